@@ -34,11 +34,14 @@ def test_text_has_the_format_of_standard_output(relattn, reading, model, tmp_pat
         ("in", "in.{}"),
         ("in.TXT.GZ", "in.{}.TXT"),
         ("v1.0", "v1.{}.0"),
+        ("a.b/in", "a.b/in.{}"),
+        ("a.html/in.gz", "a.html/in.{}"),
     ],
 )
 def test_default_output_has_the_format_of_the_input(relattn, model, tmp_path, name, expected_name):
     """It is not compressed."""
     content = "".join(f"{line}\n" for line in LINES).encode()
+    (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_bytes(gzip.compress(content) if name.lower().endswith("gz") else content)
     out = tmp_path / expected_name.format(load(model).tgt_lang or "translated")
     result = relattn("translate", model, "--input", tmp_path / name)

@@ -54,7 +54,7 @@ class Comparisons:
 
 
 def _pattern(text: str) -> str:
-    """Return the pattern of a text with wildcards. Only the last `*` backtracks, as in `fnmatch`, so time is bounded."""
+    """Return the pattern of a text with wildcards. Only the last `*` backtracks, as in `fnmatch`, to bound time."""
     first, *parts = _WILDCARD.sub(_wildcard, text).split(".*")
     atomic = [f"(?>.*?{part})" for part in parts[:-1]]
     last = [f".*{part}" for part in parts[-1:]]

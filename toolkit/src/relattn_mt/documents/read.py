@@ -7,6 +7,7 @@ name of another file.
 from __future__ import annotations
 
 import importlib
+import os
 import re
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -122,5 +123,5 @@ def uncompressed(name: str) -> str:
 
 def file_suffix(name: str) -> str:
     """Return the lower-case suffix of a file name, with its dot; empty if it has none."""
-    _, dot, suffix = name.rpartition(".")
+    _, dot, suffix = os.path.basename(name).rpartition(".")
     return f".{suffix}".lower() if dot else ""
