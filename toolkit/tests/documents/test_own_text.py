@@ -37,10 +37,35 @@ def translated(content: str) -> str:
         ("# One\r\n\r\n[above](#one)\r\n", "# Eins\r\n\r\n[oben](#eins)\r\n"),
         ("# One\n\n[above](b.md#one) [a](#other)\n", "# Eins\n\n[above](b.md#one) [a](#other)\n"),
         ("```sh\n# One\n```\n\n# One\n\n[above](#one)\n", "```sh\n# One\n```\n\n# Eins\n\n[oben](#eins)\n"),
+        ("One\n===\n\nTwo\n---\n\n[a](#one) [a](#two)\n", "Eins\n===\n\nZwei\n---\n\n[a](#eins) [a](#zwei)\n"),
+        ("My\nhouse\r\n  ----\r\n\r\n[above](#my-house)\r\n", "Mein Haus\r\n  ----\r\n\r\n[oben](#mein-haus)\r\n"),
+        ("> # One\n\n- Two\n  ---\n\n[a](#one) [a](#two)\n", "> # Eins\n\n- Zwei\n  ---\n\n[a](#eins) [a](#zwei)\n"),
+        ("a `b\n\n# One\n\n[above](#one) `c`\n", "a `b\n\n# Eins\n\n[oben](#eins) `c`\n"),
     ],
 )
 def test_links_to_headings_of_markdown_follow_them(content, expected):
     assert translated(content) == expected
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "```\n{}\n```\n",
+        "- x\n\n  ~~~~ md\n  {}\n\n  # One\n  ~~~~\n",
+        "> ```\n> {}\n> ```\n",
+        "    {}\n",
+        "```\n{}\n",
+        "`{}`\n",
+        "x ``{} ` `` y\n",
+        "`\n{}`\n",
+        "<code>{}</code>\n",
+    ],
+)
+def test_links_to_headings_stay_in_code(code):
+    code = code.format("[x](#one) <a href='#one'>")
+    for end in ("\n", "\r\n"):
+        form = f"---\nx: [b](#one)\n---\n# {{}}\n\n[x](#{{}})\n\n{code}".replace("\n", end)
+        assert translated(form.format("One", "one")) == form.format("Eins", "eins")
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,11 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import normalizeReference
+from markdown_it.token import Token as Block
 
 from relattn_mt.documents.lexer import TextPart, TextToken, TokenText
 from relattn_mt.text.marked import Marked
@@ -28,6 +29,7 @@ _LINE_ENDS = re.compile(r"(?<=\n)|(?<=\r)(?!\n)")
 _ADDRESS = r"(?:<[^<>\n]*>|(?:[^()\s<]|\([^()\s]*\))*)"
 _TITLE = r"""(?:\s+(?:"[^"]*"|'[^']*'|\([^()]*\)))?"""
 _PLACE = rf"\(\s*{_ADDRESS}{_TITLE}\s*\)|\[[^\[\]]*\]"
+_TICKS = r"(?<!`)(?P<ticks>`+)(?!`)(?:(?!\n\s*?\n).)*?(?<!`)(?P=ticks)(?!`)"  # code within a paragraph
 _ESCAPE = re.compile(r"\\[!-/:-@\[-`{-~]")
 _ADMONITION = r"(?:\[![\w-]+\]|!!!|\?\?\?|:::|===(?= [\x22]))"  # the line that begins a note
 _NOTE = re.compile(r"^([ \t]*)(?=(?:!!!|\?\?\?\+?|===)[ ]+[\w\x22])", re.MULTILINE)
@@ -47,7 +49,7 @@ _INLINE = re.compile(
     # of MDX
     r"|(?:\A|\n)(?:import\b[^\n]*['\"][^'\"\n]+['\"];?|export\s+(?:const|let|var|function|class|default|[*{])[^\n]*)"
     r"[ \t]*(?=\n|\Z))"
-    r"|(?P<single>(?<!`)(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`)"
+    rf"|(?P<single>{_TICKS}"
     r"|\$\$[^$]+\$\$|\$(?![\s$])[^$\n]*(?<!\s)\$(?!\d)"
     rf"|!\[[^\[\]]*\](?:{_PLACE})|\[\^[^\[\]\s]+\]|\A\[[ xX]\](?=\s)"
     rf"|{WEB_ADDRESS}|<https?://[^<>\s]*>|:[a-z0-9_+-]+:(?!\w))"
@@ -62,9 +64,11 @@ _LINK = "a "
 _EMPHASIS = "b "
 _NAME = re.compile(r"<(/?)([A-Za-z][\w-]*)")
 _SOFT_BREAK = re.compile(r"(?<![ \t])[ \t]*\n[ \t]*")
-_HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(.*?)[ \t]*#*[ \t]*\r?$", re.MULTILINE)
-_FENCED = re.compile(r"^ {0,3}(`{3,}|~{3,}).*?^ {0,3}\1", re.MULTILINE | re.DOTALL)
-_ANCHOR = re.compile(r"""(\]\(<?#|\]:[ \t]*<?#|\shref=["']?#)([^\s()<>"']+)""")
+_ANCHOR = re.compile(
+    rf"(?P<code>{'|'.join(CODE)}|{_ESCAPE.pattern}|{_TICKS})"
+    r"""|(?P<link>\]\(<?#|\]:[ \t]*<?#|\shref=["']?#)(?P<id>[^\s()<>"']+)""",
+    re.DOTALL,
+)
 _SPECIAL = "\\`*_[]<$|"
 _BLOCK = re.compile(r"(\d{1,9})(?=[.)](?:\s|$))|(?=[-+#>=]|~{3})")  # at the beginning of a line
 
@@ -90,8 +94,10 @@ class Markdown:
     def __init__(self, content: str) -> None:
         self._content = content
         self._parts: list[tuple[Sequence[_Token], TextPart]] = []
-        for lines, references in _texts(content):
-            for tokens in filter(None, _segments(lines, content, references)):
+        lines, begins, blocks, references = _parsed(content)
+        self._ids = _heading_ids(blocks)
+        for ranges in _texts(lines, begins, blocks):
+            for tokens in filter(None, _segments(ranges, content, references)):
                 self._parts += [(tokens, part) for part in TokenText(tokens).parts]
         self.texts = [text for _, part in self._parts for text in part.texts]
 
@@ -108,7 +114,7 @@ class Markdown:
                 filled = _BLOCK.sub(r"\1\\", filled, count=1) if _BLOCK.match(filled) else filled
                 pieces += [self._content[done:begin], filled]
                 done = end
-        return _with_anchors(self._content, "".join([*pieces, self._content[done:]]))
+        return _with_anchors("".join([*pieces, self._content[done:]]), self._ids)
 
     def _filled(self, tokens: Sequence[_Token], part: TextPart, translations: Iterator[Marked]) -> str:
         """Return the source of a part with the next translations in the places of its texts."""
@@ -136,38 +142,59 @@ class Markdown:
         return self._content[token.begin : token.end]
 
 
-def _with_anchors(source: str, filled: str) -> str:
+def _with_anchors(filled: str, ids: Sequence[str]) -> str:
     """Return a translated file whose links to its headings have their new ids, if sites make them of the text."""
-    ids, new_ids = map(_heading_ids, (source, filled))
+    _, begins, blocks, _ = _parsed(filled)
+    new_ids = _heading_ids(blocks)
     renamed = dict(zip(ids, new_ids, strict=False)) if len(ids) == len(new_ids) else {}
-    return _ANCHOR.sub(lambda found: found[1] + renamed.get(found[2], found[2]), filled)
+
+    def with_new_id(found: re.Match[str]) -> str:
+        return found["code"] or found["link"] + renamed.get(found["id"], found["id"])
+
+    done = begins[0]
+    pieces = [filled[:done]]
+    for block in blocks:
+        if block.type in ("fence", "code_block") and block.map:
+            begin, end = (begins[line] for line in block.map)
+            pieces += [_ANCHOR.sub(with_new_id, filled[done:begin]), filled[begin:end]]
+            done = end
+    return "".join([*pieces, _ANCHOR.sub(with_new_id, filled[done:])])
 
 
-def _heading_ids(text: str) -> list[str]:
+def _heading_ids(blocks: Sequence[Block]) -> list[str]:
     """Return the id of each heading, as GitHub and generators of sites make it."""
     ids = []
     counts: Counter[str] = Counter()
-    for heading in _HEADING.findall(_FENCED.sub("", text)):
-        name = re.sub(r"\]\([^()]*\)|[^\w\s-]", "", heading.lower()).strip().replace(" ", "-")
+    for opening, block in pairwise(blocks):
+        if opening.type != "heading_open":
+            continue
+        name = re.sub(r"\]\([^()]*\)|[^\w\s-]", "", block.content.lower()).strip()
+        name = re.sub(r"\s", "-", name)
         ids.append(f"{name}-{counts[name]}" if counts[name] else name)
         counts[name] += 1
     return ids
 
 
-def _texts(content: str) -> Iterator[tuple[list[tuple[int, int]], set[str]]]:
-    """Yield the lines of each text, as ranges in the file, and the names of the links that the file defines."""
+def _parsed(content: str) -> tuple[list[str], list[int], list[Block], set[str]]:
+    """Return what is after the front matter: lines, where they begin in the file, blocks, names of links it defines."""
     front = _FRONT.match(content)
     offset = front.end() if front else 0
     source = content[offset:].replace("[^", "(^")  # a footnote is text, and not the definition of a link
     source = _CODE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), source)
     lines = _LINE_ENDS.split(source)
-    begins = [offset, *accumulate(map(len, lines), initial=offset)][1:]
+    begins = list(accumulate(map(len, lines), initial=offset))
     environment: dict[str, dict[str, object]] = {}
     parser = MarkdownIt("commonmark").enable("table").disable("inline")
+    # To the parser, a note is an item of a list, so that indented text after a blank line belongs to it.
+    blocks = parser.parse(_NOTE.sub(r"\1-   ", source), environment)
+    return lines, begins, blocks, set(environment.get("references", ()))
+
+
+def _texts(lines: Sequence[str], begins: Sequence[int], blocks: Sequence[Block]) -> Iterator[list[tuple[int, int]]]:
+    """Yield the lines of each text, as ranges in the file."""
     done: dict[int, int] = {}  # where the last cell of a line of a table ended
     before = ""
-    # To the parser, a note is an item of a list, so that indented text after a blank line belongs to it.
-    for token in parser.parse(_NOTE.sub(r"\1-   ", source), environment):
+    for token in blocks:
         kind = before
         before = token.type
         if token.type != "inline" or token.map is None:
@@ -186,7 +213,7 @@ def _texts(content: str) -> Iterator[tuple[list[tuple[int, int]], set[str]]]:
             begin = begins[number] + place
             found.append((begin, begin + len(text) + len(part) - len(part.rstrip())))
         else:
-            yield found, set(environment.get("references", ()))
+            yield found
 
 
 def _segments(lines: Sequence[tuple[int, int]], content: str, references: set[str]) -> Iterator[list[_Token]]:
