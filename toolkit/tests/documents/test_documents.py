@@ -8,7 +8,7 @@ from html import unescape
 
 import pytest
 import srt
-from relattn_mt.documents.read import FORMATS, document_texts, fill_document
+from relattn_mt.documents.read import FORMATS, document_texts, fill_document, read_document
 from relattn_mt.support.errors import InputError
 from relattn_mt.text.marked import Marked
 
@@ -220,6 +220,25 @@ def test_markdown_notes_keep_their_first_line() -> None:
     assert document.fill(["<m0>Alt</m0> neu"]) == "~~Alt~~ neu\n"
     document = read("a.md", b"a **very** b *x*, __y__ [z](w)\n")  # emphasis without words would be text
     assert document.fill(["a<m0></m0> b<m1></m1>, c <m3></m3><m2></m2>"]) == "a b, c [](w)\n"
+
+
+@pytest.mark.parametrize("run", ["~~~~", "~~~", "~", "****", "*****", "____", "__________"])
+def test_runs_of_markdown_that_are_no_marks_stay(run: str) -> None:
+    """Also where a sentence beside them changes."""
+    forms = [
+        "Wait {} you.",
+        "Size {}5 cm{} of x.",
+        "A ({}). B ({}) **c**.",
+        "A{}b. B{}.",
+        "An {}, a {}",
+        "**a** {} **b{}**",
+    ]
+    for form in forms:
+        content = form.replace("{}", run)
+        document = read_document("a.md", content.encode(), 10**6)
+        assert document.fill(document.texts) == content
+        assert document.fill([Marked(text.text.upper(), text.marks) for text in document.texts]) == content.upper()
+        assert run in document.texts[0].text
 
 
 def test_addresses_in_markdown_end_before_punctuation() -> None:

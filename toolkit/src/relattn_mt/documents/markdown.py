@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import normalizeReference
@@ -56,7 +56,8 @@ _INLINE = re.compile(
     r"|(?P<reference>\[[^\[\]]+\](?:\[\])?(?![\[(]))"
     rf"|(?P<open>\[)|(?P<close>\](?:{_PLACE}))"
     r"|(?P<tag></?[A-Za-z][^<>]*>|<!--(?:(?!<!--).)*?-->)"
-    r"|(?P<mark>\*+|(?<![^\W_])_+|_+(?![^\W_])|~~)",
+    # Longer runs are text, such as a blank to fill in.
+    r"|(?P<mark>(?<!\*)\*{1,3}(?!\*)|(?<!_)_{1,3}(?!\w)|(?<!\w)_{1,3}(?!_)|(?<!~)~~(?!~))",
     re.DOTALL,
 )
 # beginnings of names of tags, which a number follows
@@ -107,13 +108,14 @@ class Markdown:
         pieces = []
         done = 0
         for tokens, part in self._parts:
+            texts = list(islice(remaining, len(part.texts)))
+            if texts == part.texts:
+                continue
             begin = tokens[part.indices.start].begin
-            end = tokens[part.indices.stop - 1].end
-            filled = self._filled(tokens, part, remaining)
-            if filled != self._content[begin:end]:
-                filled = _BLOCK.sub(r"\1\\", filled, count=1) if _BLOCK.match(filled) else filled
-                pieces += [self._content[done:begin], filled]
-                done = end
+            filled = self._filled(tokens, part, iter(texts))
+            filled = _BLOCK.sub(r"\1\\", filled, count=1) if _BLOCK.match(filled) else filled
+            pieces += [self._content[done:begin], filled]
+            done = tokens[part.indices.stop - 1].end
         return _with_anchors("".join([*pieces, self._content[done:]]), self._ids)
 
     def _filled(self, tokens: Sequence[_Token], part: TextPart, translations: Iterator[Marked]) -> str:
