@@ -4,6 +4,8 @@ import pytest
 from relattn_mt.documents.read import read_document, with_translations
 from relattn_mt.text.marked import Marked
 
+from tests.support.document_files import archive, members_of
+
 
 def translated(name: str, content: str, lang: str) -> str:
     """Return a file whose texts were translated into capital letters."""
@@ -69,6 +71,23 @@ def test_a_page_names_its_language_and_direction(attributes, lang, expected):
         if name == "a.xhtml" and "=en" in attributes:
             continue
         assert translated(name, page.format(attributes), lang) == page.format(expected).replace("<p>a", "<p>A")
+
+
+@pytest.mark.parametrize(("translation", "lang"), [("A", "de"), ("a", "en")])
+def test_pages_of_a_book_that_change_name_their_language(translation, lang):
+    page = '<html xmlns="x" xml:lang="{0}" lang="{0}"><p>{1}</p></html>'
+    contents = "<ncx><docTitle><text>{}</text></docTitle></ncx>"
+    others = {"mimetype": "application/epub+zip", "empty.xhtml": page.format("en", "")}
+
+    def book(text: str, lang: str) -> dict[str, str]:
+        changed = page.format(lang, text)
+        return {**others, "a.xhtml": changed, "b/c.HTML": changed, "d.ncx": contents.format(text)}
+
+    content = archive(book("a", "en"))
+    document = read_document("a.epub", content, 10**6)
+    filled = with_translations(document, "a.epub", content, [Marked(translation)] * 3, "de")
+    members = {name: member.decode() for name, member in members_of(filled).items()}
+    assert members == book(translation, lang)
 
 
 HEADER = 'msgid ""\nmsgstr ""\n"Language-Team: en\\n"\n"Language: {}\\n"\n\n'

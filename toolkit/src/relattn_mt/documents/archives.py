@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from relattn_mt.documents.encodings import decode
 from relattn_mt.documents.formulas import Comparisons
 from relattn_mt.documents.html import Markup, Rules
+from relattn_mt.documents.languages import with_language
 from relattn_mt.support.errors import InputError, reading, require
 from relattn_mt.text.marked import Marked
 
@@ -104,13 +105,16 @@ class XmlArchive:
         self.texts = [text for text, stays in self._texts if not stays]
         self.kept = [text.text for text, stays in self._texts if stays]
 
-    def fill(self, translations: Sequence[Marked]) -> bytes:
-        """Return the file with its texts replaced."""
+    def fill(self, translations: Sequence[Marked], lang: str = "") -> bytes:
+        """Return the file with its texts replaced. If `lang` is given, pages that change name this language."""
         given = iter(translations)
         remaining = iter([text if stays else next(given) for text, stays in self._texts])
         changed = {}
         for name, mark, encoding, markup in self._members:
-            filled = markup.fill([next(remaining) for _ in markup.texts])
+            texts = [next(remaining) for _ in markup.texts]
+            filled = markup.fill(texts)
+            if lang and texts != markup.texts:
+                filled = with_language(filled, name[name.rindex(".") :].lower(), lang)
             changed[name] = mark + filled.encode(encoding, "xmlcharrefreplace")
         return self._archive.with_members(changed)
 

@@ -101,10 +101,12 @@ def with_translations(
 
     If it changes and `lang` is given, its attributes name this language.
     """
+    suffix = file_suffix(name)
+    if suffix == ".epub":
+        return document.fill(translations, lang)  # type: ignore[call-arg, return-value]
     filled = document.fill(translations)
     if isinstance(filled, bytes):
         return filled
-    suffix = file_suffix(name)
     mark, encoding, text = decode(content, suffix)
     if lang and filled != text:
         filled = with_language(filled, suffix, lang)
