@@ -113,6 +113,8 @@ don't they?&nbsp;
             "\n\n1\n00:00:01,000 --> 00:00:02,000\nFirst\n\n1984\n\n\n2\n00:00:03,000 --> 00:00:04,000\n<i>♪</i>\n",
         ),
         ("a.srt", "1\n00:00:01,000 --> 00:00:02,000\n  – <b>No</b> </i>end and\n  — I, a <b>x <i>y</b> z</i>  .  "),
+        ("a.srt", "1\r00:00:01,000 --> 00:00:02,000\r\nOne\ntwo\rthree\n\r\n"),
+        ("a.vtt", "WEBVTT\n\n00:01.000 --> 00:02.000\none <c\n.loud>two</c> three\n"),
         ("a.srt", ""),
     ],
 )

@@ -10,7 +10,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 
 from relattn_mt.documents.lexer import Message
 from relattn_mt.support.errors import require
@@ -70,7 +70,12 @@ class Subtitles:
         remaining = iter(translations)
         parts = self._parts.copy()
         for group, texts in self._groups:
-            filled = [each.fill(remaining) for each in texts]
+            sources = [text for each in texts for text in each.texts]
+            translated = list(islice(remaining, len(sources)))
+            if translated == sources:
+                continue
+            new_texts = iter(translated)
+            filled = [each.fill(new_texts) for each in texts]
             contents = [filled] if group[0].is_dialogue else _divide_group(filled[0], group, max(self._longest, _LINE))
             for subtitle, lines in zip(group, contents, strict=True):
                 first, last = subtitle.place
