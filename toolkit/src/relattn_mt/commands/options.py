@@ -130,7 +130,7 @@ def require_new_output(out: str, inputs: Sequence[str], bundle: str) -> None:
         return
     path = real_path(out)
     for name in filter(None, inputs):
-        require(real_path(name) != path, f"{out}: the output must not replace an input")
+        require(real_path(name) != path, f"{out}: the output must not replace an input or another output")
     inside = path.is_relative_to(real_path(bundle))
     require(not inside, f"{out}: the output must not be inside the bundle {bundle}")
 
