@@ -29,7 +29,8 @@ _LINE_ENDS = re.compile(r"(?<=\n)|(?<=\r)(?!\n)")
 _ADDRESS = r"(?:<[^<>\n]*>|(?:[^()\s<]|\([^()\s]*\))*)"
 _TITLE = r"""(?:\s+(?:"[^"]*"|'[^']*'|\([^()]*\)))?"""
 _PLACE = rf"\(\s*{_ADDRESS}{_TITLE}\s*\)|\[[^\[\]]*\]"
-_TICKS = r"(?<!`)(?P<ticks>`+)(?!`)(?:(?!\n\s*?\n).)*?(?<!`)(?P=ticks)(?!`)"  # code within a paragraph
+# code within a paragraph: between two runs of as many backticks
+_TICKS = r"(?<!`)(?P<ticks>`++)(?:[^`\n]++|\n(?!\s*?\n)|(?!(?P=ticks)(?!`))`++)*+(?P=ticks)"
 _ESCAPE = re.compile(r"\\[!-/:-@\[-`{-~]")
 _ADMONITION = r"(?:\[![\w-]+\]|!!!|\?\?\?|:::|===(?= [\x22]))"  # the line that begins a note
 _NOTE = re.compile(r"^([ \t]*)(?=(?:!!!|\?\?\?\+?|===)[ ]+[\w\x22])", re.MULTILINE)
