@@ -120,6 +120,11 @@ def test_every_text_must_be_valid(value):
         assert refusal(kind, **{name: value}).startswith(f"{name} must be UTF-8")
 
 
+@pytest.mark.parametrize("value", [None, 3, ["gnmt"]])
+def test_choices_are_text(value):
+    assert refusal(SearchConfig, length_penalty=value).startswith("length_penalty must be ")
+
+
 @pytest.mark.parametrize("value", ["other", "", "null", "1"])
 def test_every_choice_is_checked(value):
     choices = [

@@ -120,6 +120,7 @@ FILES = [  # kind, content, and what capitals make of it
     (".md", "---\n\none\n\n---\n\ntwo\n", "---\n\nONE\n\n---\n\nTWO\n"),
     (".md", "--- \r\n \r\none\r\n\r\n---\r\n", "--- \r\n \r\nONE\r\n\r\n---\r\n"),
     (".md", "---\none: two\n\nthree: x\n---\ntwo\n", "---\none: two\n\nthree: x\n---\nTWO\n"),
+    (".md", "---\n\none: x\n---\n\ntwo\n", "---\n\none: x\n---\n\nTWO\n"),
     (".md", "+++\n\none = 2\n+++\n\ntwo\n", "+++\n\none = 2\n+++\n\nTWO\n"),
     (".md", '!!! note "No"\n\n    one\n\n    two\n', '!!! note "No"\n\n    ONE\n\n    TWO\n'),
     (".md", "{% hint %}\none\ntwo\n{% endhint %}\n", "{% hint %}\nONE TWO\n{% endhint %}\n"),

@@ -40,6 +40,8 @@ def translated(content: str) -> str:
         ("One\n===\n\nTwo\n---\n\n[a](#one) [a](#two)\n", "Eins\n===\n\nZwei\n---\n\n[a](#eins) [a](#zwei)\n"),
         ("My\nhouse\r\n  ----\r\n\r\n[above](#my-house)\r\n", "Mein Haus\r\n  ----\r\n\r\n[oben](#mein-haus)\r\n"),
         ("> # One\n\n- Two\n  ---\n\n[a](#one) [a](#two)\n", "> # Eins\n\n- Zwei\n  ---\n\n[a](#eins) [a](#zwei)\n"),
+        ("# One\n\n- a ` b\n- [above](#one)\n- c `\n", "# Eins\n\n- a ` b\n- [oben](#eins)\n- c `\n"),
+        ("# One\n\n|` x|\n|---|\n|[a](#one)|\n|c `|\n", "# Eins\n\n|` x|\n|---|\n|[b](#eins)|\n|c `|\n"),
         ("a `b\n\n# One\n\n[above](#one) `c`\n", "a `b\n\n# Eins\n\n[oben](#eins) `c`\n"),
     ],
 )

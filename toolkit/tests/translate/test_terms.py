@@ -87,6 +87,24 @@ def test_terms_that_the_translation_lacks_are_required_alone_at_first(plain, by_
     assert caplog.messages == messages
 
 
+def test_a_search_for_fewer_terms_does_not_return_fewer_translations():
+    glossary = Glossary([(1, "station", "Haltestelle"), (2, "minutes", "Minuten")])
+    found = {
+        None: ["ein Bahnhof, Minuten", "ein Bahnhof", "Bahnhof, Minuten"],
+        "Haltestelle": ["eine Haltestelle, Minuten", "eine Haltestelle", "Haltestelle"],
+        "Haltestelle, Minuten": ["eine Haltestelle, Minuten", "Haltestelle, Minuten", "die Haltestelle, Minuten"],
+    }
+
+    def translate(sentences):
+        ((number, sentence),) = sentences.items()
+        terms = sentence.options.glossary and ", ".join(sentence.options.glossary.find(sentence.text.text))
+        return {number: [Translation(text, -1.0 - rank, []) for rank, text in enumerate(found[terms])]}
+
+    sentence = Sentence(Marked("a station, minutes"), SentenceOptions(glossary=glossary, n_best=3))
+    (best,) = translate_with_terms({7: sentence}, translate, "line").values()
+    assert [each.text for each in best] == found["Haltestelle, Minuten"]
+
+
 @pytest.mark.parametrize(
     "others", [[], [(2, "here", "hier")], [(2, "five minutes", "fünf Minuten"), (3, "here", "hier")]]
 )

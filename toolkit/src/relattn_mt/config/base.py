@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from inspect import Parameter, cleandoc, getdoc, signature
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from relattn_mt.support.errors import InputError, one_line, require
 
@@ -44,13 +44,18 @@ class Config:
         for setting in fields(self):
             name = setting.name
             value = getattr(self, setting.name)
+            kind = arguments_of(owner)[name].kind if setting.init else Any
             interval = setting.metadata.get("interval")
             if interval and value is not None:
                 require(_contains(interval, value), f"{name} must be in {interval}, got {one_line(value, 40)}")
             if isinstance(value, str):
                 valid = not _NOT_TEXT.search(value)
                 require(valid, f"{name} must be UTF-8 without NUL and U+0085, got {one_line(ascii(value), 100)}")
-                value_of(name, Quoted(value), arguments_of(owner)[name].kind)
+            if get_origin(kind) is Literal:
+                choices = get_args(kind)
+                require(value in choices, f"{name} must be one of {', '.join(choices)}, got {one_line(value, 40)!r}")
+            elif isinstance(value, str) and kind is not Any:
+                value_of(name, Quoted(value), kind)
 
 
 class Argument(NamedTuple):

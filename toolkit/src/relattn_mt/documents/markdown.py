@@ -24,7 +24,9 @@ from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import BLOCK, CODE, WEB_ADDRESS
 
 # Unlike a thematic break, the opening mark of YAML has no blank line after it.
-_FRONT = re.compile(r"\A(---(?!\s*?\n\s*?\n)|\+\+\+)[ \t]*\r?\n(?:.*\n)*?(?:\1|\.\.\.)[ \t]*(?:\r?\n|\Z)")
+_FRONT = re.compile(
+    r"\A(---(?!\s*?\n\s*?\n(?!\s*[\w-]+:\s))|\+\+\+)[ \t]*\r?\n(?:.*\n)*?(?:\1|\.\.\.)[ \t]*(?:\r?\n|\Z)"
+)
 _LINE_ENDS = re.compile(r"(?<=\n)|(?<=\r)(?!\n)")
 _ADDRESS = r"(?:<[^<>\n]*>|(?:[^()\s<]|\([^()\s]*\))*)"
 _TITLE = r"""(?:\s+(?:"[^"]*"|'[^']*'|\([^()]*\)))?"""
@@ -147,6 +149,8 @@ class Markdown:
 
 def _with_anchors(filled: str, ids: Sequence[str]) -> str:
     """Return a translated file whose links to its headings have their new ids, if sites make them of the text."""
+    if not ids:
+        return filled
     _, begins, blocks, _ = _parsed(filled)
     new_ids = _heading_ids(blocks)
     renamed = dict(zip(ids, new_ids, strict=False)) if len(ids) == len(new_ids) else {}
@@ -157,9 +161,14 @@ def _with_anchors(filled: str, ids: Sequence[str]) -> str:
     done = begins[0]
     pieces = [filled[:done]]
     for block in blocks:
-        if block.type in ("fence", "code_block") and block.map:
-            begin, end = (begins[line] for line in block.map)
-            pieces += [_ANCHOR.sub(with_new_id, filled[done:begin]), filled[begin:end]]
+        if block.map is None or block.type not in ("inline", "fence", "code_block"):
+            continue
+        begin, end = (begins[line] for line in block.map)
+        if begin >= done:  # else another cell of the same row
+            content = filled[begin:end]
+            is_text = block.type == "inline"
+            pieces += [_ANCHOR.sub(with_new_id, filled[done:begin])]
+            pieces += [_ANCHOR.sub(with_new_id, content) if is_text else content]
             done = end
     return "".join([*pieces, _ANCHOR.sub(with_new_id, filled[done:])])
 

@@ -133,6 +133,7 @@ class Runner:
 
     def _by_length(self, work: Callable[..., list[Any]], src_ids: IdRows, tgt_ids: IdRows) -> list[Any]:
         """Return the results of a function of complete sources and targets, which gets batches of similar length."""
+        src_ids, tgt_ids = ([[*ids] for ids in rows] for rows in (src_ids, tgt_ids))
         counts = len(src_ids), len(tgt_ids)
         require(
             counts[0] == counts[1], f"src_ids and tgt_ids must have the same length, got {counts[0]} and {counts[1]}"

@@ -53,18 +53,22 @@ def translate_with_terms(
         glossary = sentence.options.glossary
         if not all(has_terms for _, has_terms in own[number]):
             lacking[number] = sentence
-            if glossary and 0 < len(missing[number]) < len(found):
+            if glossary and missing[number] and set(missing[number]) != set(found):
                 options = replace(sentence.options, glossary=glossary.requiring(missing[number]))
                 narrowed[number] = replace(sentence, options=options)
+    complete: dict[int, list[Translation]] = {}
     for number, others in translate(narrowed).items() if narrowed else ():
-        complete = [each for each in others if not _missing(each.text, terms[number])]
-        if others[0] in complete and _is_better(others[0], own[number][0][0], missing[number]):
-            results[number] = merged(own[number], complete)
-            del lacking[number]
+        having = [each for each in others if not _missing(each.text, terms[number])]
+        if others[0] in having and _is_better(others[0], own[number][0][0], missing[number]):
+            complete[number] = having
+            results[number] = merged(own[number], having)
+            if len(results[number]) == len(own[number]):
+                del lacking[number]
     for number, others in translate(lacking).items() if lacking else ():
         best, has_terms = own[number][0]
-        if has_terms or _is_better(others[0], best, missing[number]):
-            results[number] = merged(own[number], others)
+        if number in complete or has_terms or _is_better(others[0], best, missing[number]):
+            having = [*complete.get(number, ()), *others]
+            results[number] = merged(own[number], having)[: max(len(own[number]), len(others))]
         else:
             if unit:
                 left_out = one_line(", ".join(missing[number]), 80)
