@@ -117,7 +117,8 @@ class RelativeMultiheadAttention(nn.MultiheadAttention):
             backend: As in `relative_attention`.
 
         Raises:
-            ValueError: `module` is not an nn.MultiheadAttention, has tables, or has an option that the class does not support.
+            ValueError: `module` is not an nn.MultiheadAttention, or has tables or an option that the class does not
+                support.
         """
         if not isinstance(module, nn.MultiheadAttention) or isinstance(module, RelativeMultiheadAttention):
             raise ValueError(f"module must be an nn.MultiheadAttention without tables, got {type(module).__name__}")
