@@ -109,19 +109,19 @@ def test_a_search_for_fewer_terms_does_not_return_fewer_translations():
     "others", [[], [(2, "here", "hier")], [(2, "five minutes", "fünf Minuten"), (3, "here", "hier")]]
 )
 def test_a_term_that_the_translation_has_anyway_changes_nothing(others):
-    options = TranslateOptions(glossary=Glossary([(1, "station", "Haltestelle"), *others]))
+    options = TranslateOptions(glossary=Glossary([(1, "station", "Hauptbahnhof"), *others]))
     ((best,),) = load("everyday-en-de").n_best(["The station is five minutes from here."], options)
-    assert (best.text, best.warnings) == ("Die Haltestelle ist fünf Minuten von hier.", ())
+    assert (best.text, best.warnings) == ("Der Hauptbahnhof ist fünf Minuten von hier.", ())
 
 
 def test_with_the_model(caplog):
     """A term that fits is there, and one that does not leaves the translation as it is, which is said."""
-    lines = ["My flat is small.", "Please open the file.", "He is my friend."]
-    glossary = Glossary([(1, "flat", "Apartment"), (2, "file", "Dokument Dokument Dokument")])
+    lines = ["My car is broken.", "Please open the file.", "He is my friend."]
+    glossary = Glossary([(1, "car", "Wagen"), (2, "file", "Dokument Dokument Dokument")])
     translator = load("everyday-en-de")
     plain = translator.translate(lines)
     found = [best for best, *_ in translator.n_best(lines, TranslateOptions(glossary=glossary))]
-    assert "Apartment" in found[0].text
+    assert "Wagen" in found[0].text
     assert "terms" not in found[0].warnings
     assert (found[1].text, found[1].warnings) == (plain[1], ("terms",))
     assert found[2].text == plain[2]
