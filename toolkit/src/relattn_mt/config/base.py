@@ -38,8 +38,6 @@ class Config:
     """Base class of all configurations. It checks numbers, choices, and that text can be stored as UTF-8."""
 
     def __post_init__(self) -> None:
-        from relattn_mt.config.settings import Quoted, value_of
-
         owner: Any = type(self)
         for setting in fields(self):
             name = setting.name
@@ -51,11 +49,10 @@ class Config:
             if isinstance(value, str):
                 valid = not _NOT_TEXT.search(value)
                 require(valid, f"{name} must be UTF-8 without NUL and U+0085, got {one_line(ascii(value), 100)}")
-            if get_origin(kind) is Literal:
-                choices = get_args(kind)
+            literals = [each for each in (kind, *get_args(kind)) if get_origin(each) is Literal]
+            if literals and (isinstance(value, str) or kind in literals):
+                choices = [choice for each in literals for choice in get_args(each)]
                 require(value in choices, f"{name} must be one of {', '.join(choices)}, got {one_line(value, 40)!r}")
-            elif isinstance(value, str) and kind is not Any:
-                value_of(name, Quoted(value), kind)
 
 
 class Argument(NamedTuple):

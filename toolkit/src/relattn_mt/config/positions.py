@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar, final
 
 from relattn_mt.config.base import Config, arguments_of, number
-from relattn_mt.support.errors import require
+from relattn_mt.support.errors import require, unknown
 
 _T = TypeVar("_T")
 Shapes = dict[str, tuple[int, ...]]  # of weights, by name
@@ -369,6 +369,8 @@ class PositionConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.positions not in SCHEMES:
+            raise unknown("position scheme", self.positions, SCHEMES)
         defaults = SCHEMES[self.positions].options
         for name in OPTION_NAMES:
             value = getattr(self, name)
