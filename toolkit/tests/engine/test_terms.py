@@ -1,4 +1,4 @@
-"""What the compiled engine computes from positions, against the modules of the model."""
+"""What the compiled engine computes from positions, compared with the modules of the model."""
 
 import numpy as np
 import pytest

@@ -39,10 +39,11 @@ class Config:
 
     def __post_init__(self) -> None:
         owner: Any = type(self)
+        arguments = arguments_of(owner)
         for setting in fields(self):
             name = setting.name
             value = getattr(self, setting.name)
-            kind = arguments_of(owner)[name].kind if setting.init else Any
+            kind = arguments[name].kind if setting.init else Any
             interval = setting.metadata.get("interval")
             if interval and value is not None:
                 require(_contains(interval, value), f"{name} must be in {interval}, got {one_line(value, 40)}")

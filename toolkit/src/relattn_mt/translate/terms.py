@@ -47,11 +47,12 @@ def translate_with_terms(
     lacking = {}
     narrowed = {}  # sentences whose best translation has some terms, with the others only
     for number, found in terms.items():
-        own[number] = [(each, not _missing(each.text, found)) for each in results[number]]
-        missing[number] = _missing(results[number][0].text, found)
+        lacks = [_missing(each.text, found) for each in results[number]]
+        own[number] = [(each, not lack) for each, lack in zip(results[number], lacks, strict=True)]
+        missing[number] = lacks[0]
         sentence = sentences[number]
         glossary = sentence.options.glossary
-        if not all(has_terms for _, has_terms in own[number]):
+        if any(lacks):
             lacking[number] = sentence
             if glossary and missing[number] and set(missing[number]) != set(found):
                 options = replace(sentence.options, glossary=glossary.requiring(missing[number]))
