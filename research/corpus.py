@@ -38,8 +38,8 @@ _PIECE = re.compile(r"[^\W\d_]{1,6}|\S")
 _PER_CENT = {"train": 76, "valid": 8, "test": 8, "long": 8}  # of the values
 _SPLITS = [split for split, share in _PER_CENT.items() for _ in range(share)]
 
-_FIRST_DAY = datetime.date(1899, 12, 31)
-_DAYS = (datetime.date(2099, 12, 31) - _FIRST_DAY).days
+FIRST_DAY = datetime.date(1899, 12, 31)  # day 0
+_DAYS = (datetime.date(2099, 12, 31) - FIRST_DAY).days
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 7 * 86400, "month": 30 * 86400}
 # The largest count that Babel leaves in its unit: 60 seconds would become a minute.
 LARGEST_COUNT = {"second": 59, "minute": 59, "hour": 23, "day": 6, "week": 4, "month": 11}
@@ -285,7 +285,7 @@ def write(kind: str, value: int, carrier: str, style: Any, locale: Locale) -> st
 def _write(kind: str, value: int, carrier: str, style: Any, locale: Locale) -> str:
     match kind:
         case "date":
-            return dates.format_date(_FIRST_DAY + datetime.timedelta(days=value), style, locale=locale)
+            return dates.format_date(FIRST_DAY + datetime.timedelta(days=value), style, locale=locale)
         case "month":
             years, month = divmod(value - 1, 12)
             return dates.format_skeleton(style, datetime.date(1900 + years, month + 1, 1), locale=locale)

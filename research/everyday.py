@@ -1,12 +1,13 @@
 """Training text of everyday-en-de that Tatoeba lacks: names, amounts and dates in sentences, a traveller's first words.
 
-The words and patterns are recipes/everyday-lists.tsv and recipes/everyday-patterns.tsv, and whole pairs
-recipes/everyday-phrases.tsv and recipes/everyday-written*.tsv. No line that is written is one of
+The words and patterns are recipes/everyday-lists.tsv, recipes/everyday-patterns.tsv and, with dates, times and negative
+numbers in digits, recipes/everyday-figures.tsv; whole pairs are recipes/everyday-phrases.tsv and recipes/everyday-written*.tsv. No line that is written is one of
 recipes/everyday-held-out*.tsv.
 """
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from relattn_mt.loading import load
 from relattn_mt.support.files import write_atomically
 from relattn_mt.translate.options import TranslateOptions
 
-from research.corpus import Item, draw_items
+from research.corpus import FIRST_DAY, Item, draw_items, split_of
 
 Pair = tuple[str, str]  # English, German
 
@@ -27,7 +28,7 @@ RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 SEED = 98
 BEAM = 6
 LEAST_NEARNESS = 0.35
-PAIRS = {"names": 60_000, "labels": 12_000, "numbers": 40_000, "sentences": 40_000, "copies": 15_000}
+PAIRS = {"names": 60_000, "labels": 12_000, "numbers": 40_000, "sentences": 40_000, "copies": 15_000, "figures": 12_000}
 _ENGLISH, _GERMAN = range(2)
 _LANGUAGES = "en", "de"
 _TITLES = {"November", "August", "April", "September", "OK", "TV"}
@@ -118,6 +119,7 @@ def write_text(directory: Path) -> dict[str, int]:
     for path in sorted(RECIPES.glob("everyday-written*.tsv")):
         name = path.stem.removeprefix("everyday-")
         write(name, without_other_translations(written_pairs(name), phrases))
+    write("figures", [maker.figures() for _ in range(PAIRS["figures"])])
     return counts
 
 
@@ -212,6 +214,7 @@ class Maker:
             name, english, german = line.split("\t")
             self.lists.setdefault(name, []).append((english, german))
         self.patterns = (RECIPES / "everyday-patterns.tsv").read_text(encoding="utf-8").splitlines()
+        self.patterns_of_figures = (RECIPES / "everyday-figures.tsv").read_text(encoding="utf-8").splitlines()
 
     def known(self, name: str) -> str:
         """Return an entry of a list that is the same in both languages."""
@@ -368,6 +371,66 @@ class Maker:
         source = source.replace("{pl}s", "{pl}")
         target = target.replace("{pl}s", "{pl}")
         return source.format(**english | copied), target.format(**german | copied)
+
+    def figures(self) -> Pair:
+        """Return a pattern with its slots filled by dates, times and negative numbers in digits."""
+        source, target = self.random.choice(self.patterns_of_figures).split("\t")
+        slots = {
+            "date": self._date(),
+            "date2": self._date(),
+            "day": self._day(),
+            "day2": self._day(),
+            "morning": self._time("AM"),
+            "evening": self._time("PM"),
+            "range": self._opening_hours(),
+            "minus": self._negative(),
+        }
+        copied = {"n": str(self.random.randint(1, 15)), "city": self.city()}
+        english = {name: sides[_ENGLISH] for name, sides in slots.items()}
+        german = {name: sides[_GERMAN] for name, sides in slots.items()}
+        return source.format(**english | copied), target.format(**german | copied)
+
+    def _any_day(self) -> datetime.date:
+        """Return a day of the training split of the built-in corpus."""
+        while True:
+            day = datetime.date(1950, 1, 1) + datetime.timedelta(days=self.random.randrange(90 * 365))
+            if split_of("date", (day - FIRST_DAY).days) == "train":
+                return day
+
+    def _date(self) -> Pair:
+        """Return a day with its year: with zeros as CLDR's medium length, or without."""
+        day = self._any_day()
+        if self.random.random() < 0.7:
+            return f"{day:%b} {day.day}, {day.year}", f"{day:%d.%m.%Y}"
+        return f"{day.day} {day:%b} {day.year}", f"{day.day}.{day.month}.{day.year}"
+
+    def _day(self) -> Pair:
+        day = self._any_day()
+        if self.random.random() < 0.7:
+            return f"{day:%b} {day.day}", f"{day:%d.%m.}"
+        return f"{day.day} {day:%b}", f"{day.day}.{day.month}."
+
+    def _time(self, half: str) -> Pair:
+        hour = self.random.randint(1, 11)
+        minute = self.random.choice((0, 15, 30, 45, self.random.randrange(60)))
+        return f"{hour}:{minute:02} {half}", f"{hour + 12 * (half == 'PM')}:{minute:02}"
+
+    def _opening_hours(self) -> Pair:
+        opens = self.random.randint(6, 12)
+        closes = self.random.randint(13, 22)
+        dash = self.random.choice("-–")
+        if self.random.random() < 0.4:
+            return f"{opens} AM{dash}{closes - 12} PM", f"{opens}{dash}{closes}"
+        minutes = self.random.choice(("00", "15", "30", "45"))
+        both = f"{opens}:{minutes}{dash}{closes}:{self.random.choice(('00', minutes))}"
+        return both, both
+
+    def _negative(self) -> Pair:
+        number = self.random.choice((self.random.randint(1, 30), self.random.randint(1, 999)))
+        if self.random.random() < 0.3:
+            tenth = self.random.randrange(10)
+            return f"-{number}.{tenth}", f"-{number},{tenth}"
+        return f"-{number}", f"-{number}"
 
     def _add_stay(self, english: dict[str, str], german: dict[str, str], *, plural: bool) -> None:
         night, nacht, nights, nächte = self.random.choice(_STAYS)

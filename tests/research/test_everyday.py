@@ -1,6 +1,7 @@
 """Training text of everyday-en-de: names, slots and numbers agree on both sides."""
 
 import re
+from datetime import datetime
 from pathlib import Path
 from random import Random
 
@@ -57,13 +58,35 @@ def test_sentences_have_no_open_slot_and_the_same_digits(maker):
         assert re.findall(r"\d+", english) == re.findall(r"\d+", german) or "half past" in english
 
 
+def test_dates_times_and_negative_numbers_are_the_same_on_both_sides(maker):
+    dates = times = negative = 0
+    for _ in range(3000):
+        english, german = maker.figures()
+        assert not re.search(r"[{}\t]", english + german)
+        found = re.findall(r"[A-Z][a-z]{2} \d+, \d{4}|\d+ [A-Z][a-z]{2} \d{4}", english)
+        formats = ["%b %d, %Y" if "," in date else "%d %b %Y" for date in found]
+        days = [datetime.strptime(date, form) for date, form in zip(found, formats, strict=True)]
+        assert days == [datetime.strptime(date, "%d.%m.%Y") for date in re.findall(r"\d+\.\d+\.\d{4}", german)]
+        halves = re.findall(r"\d+:\d\d [AP]M", english)
+        if halves:
+            clock = [datetime.strptime(time, "%I:%M %p") for time in halves]
+            assert clock == [datetime.strptime(time, "%H:%M") for time in re.findall(r"\d+:\d\d", german)]
+        numbers = [re.findall(r"(?<![\dM])-\d+(?:[.,]\d)?", side) for side in (english, german)]
+        assert numbers[0] == [number.replace(",", ".") for number in numbers[1]]
+        dates += len(days)
+        times += len(halves)
+        negative += len(numbers[0])
+    assert dates > 500
+    assert times > 200
+    assert negative > 200
+
+
 def test_no_line_is_held_out_and_files_are_parallel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(
-        "research.everyday.PAIRS", {"names": 50, "labels": 50, "numbers": 50, "sentences": 500, "copies": 3}
-    )
+    few = {"names": 50, "labels": 50, "numbers": 50, "sentences": 500, "copies": 3, "figures": 50}
+    monkeypatch.setattr("research.everyday.PAIRS", few)
     held_out = Maker(Random(1)).sentence()
     (tmp_path / "held").mkdir()
-    for name in ("lists", "patterns", "phrases", "held-out-2"):
+    for name in ("lists", "patterns", "figures", "phrases", "held-out-2"):
         (tmp_path / "held" / f"everyday-{name}.tsv").write_bytes((RECIPES / f"everyday-{name}.tsv").read_bytes())
     (tmp_path / "held" / "everyday-patterns.tsv").write_text("Hello.\tHallo.\nThank you, {person}!\tDanke, {person}!\n")
     (tmp_path / "held" / "everyday-held-out.tsv").write_text(f"Hello.\tGuten Tag.\n{held_out[0]}\t{held_out[1]}\n")
@@ -94,7 +117,7 @@ def test_no_written_pair_is_nearly_a_held_out_phrase():
         for path in RECIPES.glob("everyday-held-out*.tsv")
         for line in path.read_text(encoding="utf-8").splitlines()[1:]
     ]
-    assert len(phrases) == 320
+    assert len(phrases) == 400
     having: dict[str, list[set[str]]] = {}
     for phrase in phrases:  # what shares three of four words has one of these
         for word in sorted(phrase, key=len)[-(len(phrase) // 4 + 1) :]:

@@ -64,13 +64,31 @@ def test_signs_between_links_separate_texts() -> None:
 
 def test_sentences_and_white_space() -> None:
     parts = split("  Hello there. Dr. Smith came.\n\n  Two\tthree! ", "en")
-    assert parts.sentences == ["Hello there.", "Dr. Smith came.", "Two\tthree!"]
-    assert parts.join(["A.", "B.", "C!"]) == "  A. B.\n\n  C! "
+    assert parts.sentences == ["Hello there.", "Dr. Smith came.", "Two", "three!"]
+    assert parts.join(["A.", "B.", "C", "D!"]) == "  A. B.\n\n  C\tD! "
     parts = split("\u200b\nOne.\n \u00ad\ufeff \nTwo.", "en")
     assert parts.sentences == ["One.", "Two."]
     assert parts.join(["A.", "B."]) == "\u200b\nA.\n \u00ad\ufeff \nB."
     parts = split("一。二。", "zh", separator=" ")
     assert parts.join(["One.", "Two."]) == "One. Two."
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences", "translations", "joined"),
+    [
+        ("It is <m0>good. </m0>Go.", ["It is <m0>good. </m0>", "Go."], ["<m0>A</m0>", "B"], "<m0>A</m0> B"),
+        ("Good.<m0> Go.</m0>", ["Good.", "<m0> Go.</m0>"], ["A", "<m0>B</m0>"], "A <m0>B</m0>"),
+        ("Good.<m0> <m1>Go</m1></m0>", ["Good.", "<m0> <m1>Go</m1></m0>"], ["A", "<m0><m1>B</m1></m0>"], "A <m0><m1>B</m1></m0>"),
+        ("<m0>Oh. </m0>", ["<m0>Oh. </m0>"], ["<m0>A</m0>"], "<m0>A</m0> "),
+    ],
+)
+def test_white_space_between_a_tag_and_a_sentence_is_kept(
+    text: str, sentences: list[str], translations: list[str], joined: str
+) -> None:
+    parts = split(text, "en")
+    assert parts.sentences == sentences
+    assert parts.join(translations) == joined
+    assert parts.join(sentences) == text
 
 
 def test_tags_do_not_change_the_sentences() -> None:

@@ -1,8 +1,8 @@
 """Splitting of a text into sentences, and joining of their translations.
 
-A sentence ends at the end of a line, at a sign such as `|` between two links, or where sentencex (from Wikimedia) finds
-its end within a line: before white space, or after a mark of a script that is written without spaces. White space is
-kept as it was, and so is a text without words.
+A sentence ends at the end of a line, at a tab, at a sign such as `|` between two links, or where sentencex (from
+Wikimedia) finds its end within a line: before white space, or after a mark of a script that is written without spaces.
+White space is kept as it was, and so is a text without words.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ABBREVIATIONS = "M|MM|Mme|Mmes|Mlle|Mlles|Mgr|Me|Approx|approx|Bzw|bzw|Evtl|evt
 _ABBREVIATION = re.compile(rf"(?:^|[\s\"'(«„“‘-])(?:[^\W\d_]|{_ABBREVIATIONS})\.$")
 _ORDINAL = re.compile(r"(?:^|\s)\d{1,2}\.$")
 _WITH_ORDINALS = re.compile("(bs|cs|da|de|et|fi|fo|hr|hu|is|lv|nb|nn|no|pl|sk|sl|sr)\\b")
-_LINE_ENDS = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
+_LINE_ENDS = re.compile(r"[\r\n\t\v\f\x1c-\x1e\x85\u2028\u2029]+")  # and of the cells of a table
 _SEPARATOR = re.compile("[ \t\u00a0]*[|·•][ \t\u00a0]*")  # between links
 _SPACE = re.compile(r"\s")
 _BRACKETED_LITERAL = re.compile(rf"[(\[<\"'„“‘«]*(?:{literal_pattern().pattern})")
@@ -51,7 +51,14 @@ class SplitText:
 
     def join(self, translations: Sequence[Marked]) -> Marked:
         """Return the text with its sentences replaced by their translations. If none changes, it is the same text."""
-        before, *after = self.original if list(translations) == self.sentences else self.between
+        spaces = list(self.original if list(translations) == self.sentences else self.between)
+        for number, (sentence, translation) in enumerate(zip(self.sentences, translations, strict=True)):
+            # white space between the text and a mark, which a translation lacks
+            if not translation.text[:1].isspace():
+                spaces[number] += sentence.text[: len(sentence.text) - len(sentence.text.lstrip())]
+            if not translation.text[-1:].isspace():
+                spaces[number + 1] = sentence.text[len(sentence.text.rstrip()) :] + spaces[number + 1]
+        before, *after = spaces
         parts: list[Marked | str] = [before]
         last = Marked()
         for number, (sentence, space) in enumerate(zip(translations, after, strict=True)):
@@ -146,15 +153,20 @@ def _parts(text: Marked, *splitting: Any) -> Iterator[tuple[int, int, int]]:
     marks = text.marks
     count = 0
     for begin, end in _lines(text):
-        last = begin
+        cut = last = begin
         *lengths, _ = [*_lengths(text.text[begin:end], *splitting)] or [0]
         for length in lengths:
             start = last
-            last = last + length
-            while count < len(marks) and (
-                marks[count].at < last or (marks[count].at == last and marks[count].kind == "close")
-            ):
-                count += 1  # a closing mark at the end belongs to this sentence
+            last = cut = cut + length
+            spoken = start + len(text.text[start:cut].rstrip())  # without white space after it
+            while count < len(marks) and marks[count].at <= last:
+                mark = marks[count]
+                if mark.kind == "open" and mark.at >= spoken:
+                    last = mark.at  # this mark and the white space after it belong to the next sentence
+                    break
+                if mark.kind != "close" and mark.at == last:
+                    break
+                count += 1
             yield start, last, count
         while count < len(marks) and marks[count].at <= end:
             count += 1
