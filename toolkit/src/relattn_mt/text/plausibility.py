@@ -31,7 +31,8 @@ _SHORTEST_REPETITION = 11
 _NUMBER = re.compile(
     r"([$€£¥]\s?)?(\d{1,3}(?:[ '’\u00a0\u202f]\d{3}(?!\d))+(?:[.,]\d+(?!\d))?|\d+(?:[.,]\d+)*)(\s?[$€£¥%‰])?"
 )
-_TIME = re.compile(r"\b\d{1,2}(?::\d\d(?!\d)|(?:[.:]\d\d)?(?= ?(?:Uhr|h|[ap]\.? ?m)\b))")
+_TIME = re.compile(r"\b(?<![:.])(\d{1,2})(?::(\d\d)(?!\d)|(?:[.:](\d\d))?(?= ?(?:Uhr|h|[ap]\.? ?m)\b))")
+_HALF_DAY = 720  # minutes
 _DAY = re.compile(r"\b(\d{1,2})\.(\d{1,2})\.(?= )")  # and month
 _SIGN = re.compile("[$€£¥₹₽₩₺]")  # of a currency, which a translation may spell
 _CURRENCY = re.compile(  # names of currencies in languages with Latin letters; in others, a letter after a number
@@ -40,8 +41,33 @@ _CURRENCY = re.compile(  # names of currencies in languages with Latin letters; 
     r"|\d[ \u00a0]?(?:[^\W\d_a-zà-ɏ]|won\b)|\b(?-i:USD|EUR|GBP|JPY|CHF|INR|RUB|KRW|CNY|TRY|AUD|CAD|NZD)\b",
     re.IGNORECASE,
 )
-# and a word before, perhaps a month
-_DAY_AND_YEAR = re.compile(r"(?:(?<=\w )([A-Z]\w{2,})\.? )?\b(\d{1,2})[.,]? (\d{4})\b")
+_DATE = re.compile(r"\b(\d{1,2})([./])(\d{1,2})\2(\d{4})\b")  # day and month, or with a slash also month and day
+_NAMED_DATE = re.compile(  # a word, perhaps a month, before the day or between the day and the year
+    r"(?:\b([^\W\d_]+)\.? )?\b(\d{1,2})(?:st|nd|rd|th|er|º)?[.,]? (?:(?:de|of) )?"
+    r"(?:([^\W\d_]+)[.,]? (?:(?:de|of) )?)?(\d{4})\b"
+)
+_MONTHS = [  # how their names begin in English, German and some other languages with Latin letters
+    re.compile(names, re.IGNORECASE)
+    for names in (
+        "jan|jän|gen|ene",
+        "feb|fév|fev",
+        "mar|mär|maa|mrt",
+        "apr|avr|abr",
+        "ma[iyjg]|mei",
+        "jun|jui(?!l)|giu",
+        "jul|juil|lug",
+        "aug|ago|aoû",
+        "sep|set",
+        "o[ck]t|ott|out",
+        "nov",
+        "de[csz]|déc|dic",
+    )
+]
+_NEGATIVE = re.compile(r"(?<![\w).])(?<!\d )[-−](?=[$€£¥]?\d)")
+_MINUS = re.compile(  # or a dash before a number
+    r"minus|negat|moins|menos|\bmeno\b|below|unter|минус|ниже|负|零下|マイナス|氷点下|영하|[-−–－] ?[$€£¥]?\d",
+    re.IGNORECASE,
+)
 _DECADE = re.compile(r"(?<![\d.,])[3-9]0(?=er|s\b)")  # perhaps, without its century
 _SMALL = 12  # up to which a number may be a word
 # How words for numbers begin in English and German
@@ -80,8 +106,8 @@ def implausibilities(
     |---|---|
     | `empty` | the translation has no text |
     | `repetition` | a part occurs four times in a row, and not in the source |
-    | `numbers` | a number of the source is missing, unless it may be a word, as those up to 12; or its currency, or a
-      month between a day and a year; or there is another number of three digits |
+    | `numbers` | a number of the source is missing, unless it may be a word, as those up to 12; or its currency, its
+      minus sign, or the month between a day and a year; or there is another number of three digits, month or time |
     | `tags` | the tags, placeholders and addresses are not those of the source |
     | `length` | it has over three times as many pieces as the source, less than a third, or less than half the words,
       or a fifth of five sentences or more is missing or added |
@@ -171,8 +197,8 @@ def _changes_numbers(source: str, translation: str) -> bool:
     if not re.search(r"\d", source + translation):
         return False
     missing, rest = _unmatched(source, translation)
-    missing = [number for number in missing if not _has_word(number.values, translation)]
-    added = [number for number in rest if not _has_word(number.values, source)]
+    missing = [number for number in missing if not _has_other_form(number.values, translation)]
+    added = [number for number in rest if not _has_other_form(number.values, source)]
     if any(number.matters for number in missing + added):
         return True
     if missing and (added or _count_words(translation) < _count_words(source)):
@@ -180,10 +206,60 @@ def _changes_numbers(source: str, translation: str) -> bool:
     signs = Counter(_SIGN.findall(source)) - Counter(_SIGN.findall(translation))
     if signs.total() > max(0, len(_CURRENCY.findall(translation)) - len(_CURRENCY.findall(source))):
         return True
-    return any(
-        not month and re.search(rf"\b{day}\W{{1,2}}[^\W\d_]+\W{{1,2}}{year}\b", source)
-        for month, day, year in _DAY_AND_YEAR.findall(translation)
+    return (
+        _changes_months(source, translation)
+        or _changes_times(source, translation)
+        or _lacks_minus(source, translation)
+        or _lacks_minus(translation, source)
     )
+
+
+def _lacks_minus(text: str, other: str) -> bool:
+    """Return whether a text has more negative numbers than another one has dashes before numbers and words for them."""
+    return len(_NEGATIVE.findall(text)) > len(_MINUS.findall(other))
+
+
+def _changes_months(source: str, translation: str) -> bool:
+    """Return whether the month of a date is missing or another one."""
+    months = _months(source)
+    for date, named in _months(translation).items():
+        if date in months and months[date] and not months[date] & named:
+            return True
+    return False
+
+
+def _months(text: str) -> dict[tuple[int, str], set[int]]:
+    """Return the possible months of each day and year: none if there is no word for it, all if it is unknown."""
+    months = {}
+    for before, day, after, year in _NAMED_DATE.findall(text):
+        word = after or (before if before[:1].isupper() else "")
+        named = {number for number, names in enumerate(_MONTHS, start=1) if names.match(word)}
+        months[int(day), year] = named or ({*range(1, 13)} if word else set())
+    for first, sign, second, year in _DATE.findall(text):
+        months[int(first), year] = {int(second)}
+        if sign == "/":
+            months[int(second), year] = {int(first)}
+    return months
+
+
+def _changes_times(source: str, translation: str) -> bool:
+    """Return whether a time of day is another one, or missing among others. A time may be spelled in words."""
+    times, translated = _times(source), _times(translation)
+    missing = times.keys() - translated.keys()
+    added = translated.keys() - times.keys()
+    if any(translated[time] or not any(times[each] for each in missing) for time in added if missing):
+        return True
+    return bool(translated) and len(translated) < len(times) and any(times[time] for time in missing)
+
+
+def _times(text: str) -> dict[int, bool]:
+    """Return the times of day in minutes, modulo twelve hours, and whether their minutes are written."""
+    times = {}
+    for hour, *minutes in _TIME.findall(text):
+        minute = "".join(minutes)
+        if int(minute or 0) < 60:
+            times[(60 * int(hour) + int(minute or 0)) % _HALF_DAY] = bool(minute)
+    return times
 
 
 class _Number(NamedTuple):
@@ -196,6 +272,7 @@ class _Number(NamedTuple):
 def _numbers(text: str) -> list[_Number]:
     """Return the numbers of a text."""
     text = re.sub(r"\d", lambda digit: str(int(digit[0])), text)  # of any script
+    text = _DATE.sub(lambda date: date[0] if date[2] == "/" else f"{date[1]} {date[4]}", text)  # months are apart
     text = _DAY.sub(r"\1 \2 ", _TIME.sub(" ", text))
     decades = {found.start() for found in _DECADE.finditer(text)}
     numbers = []
@@ -237,10 +314,13 @@ def _unmatched(text: str, other: str) -> tuple[list[_Number], list[_Number]]:
     return missing, rest
 
 
-def _has_word(values: set[str], text: str) -> bool:
-    """Return whether a text has a word for a number."""
+def _has_other_form(values: set[str], text: str) -> bool:
+    """Return whether a text has a word for a number, or a time of this hour."""
     known = values & _WORDS_OF.keys()
-    return any(re.search(rf"\b(?:{_WORDS_OF[value]})", text, re.IGNORECASE) for value in known)
+    if any(re.search(rf"\b(?:{_WORDS_OF[value]})", text, re.IGNORECASE) for value in known):
+        return True
+    hours = {time // 60 for time in _times(text)}
+    return any(value in (str(hour), str(hour + 12)) for hour in hours for value in values)
 
 
 def _tags(text: str) -> Counter[str]:
