@@ -73,6 +73,18 @@ def test_sentences_and_white_space() -> None:
     assert parts.join(["One.", "Two."]) == "One. Two."
 
 
+@pytest.mark.parametrize("mark", ["- ", "* ", "• ", "– ", "  — ", "12) ", "a. ", "B) ", "> ", "> > - ", "- [ ] ", "-\u00a0"])
+def test_mark_of_a_list_item_is_no_part_of_a_sentence(mark: str) -> None:
+    parts = split(f"{mark}My cat.\n\n{mark}My dog", "en")
+    assert parts.sentences == ["My cat.", "My dog"]
+    assert parts.join(["A", "B"]) == f"{mark}A\n\n{mark}B"
+
+
+@pytest.mark.parametrize("text", ["-5 degrees", "A. Smith", "1. Mai", "*bold* text", "See - there", "i.e. this"])
+def test_other_signs_are_part_of_a_sentence(text: str) -> None:
+    assert split(text, "de").sentences == [text]
+
+
 @pytest.mark.parametrize(
     ("text", "sentences", "translations", "joined"),
     [
