@@ -95,13 +95,6 @@ def test_parameters_may_be_a_form_or_a_query(client):
     assert client.post("/translate", content=b"q=%ff", headers=form).status_code == 400
 
 
-def test_alternatives_with_a_wrong_character_are_dropped():
-    with client_of("en-de") as client:
-        client.engines["en", "de"].change = lambda text: ["EINS", "EIN\ufffd", "EIN"]
-        answer = translate(client, q="one", alternatives=2).json()
-        assert answer == {"translatedText": "EINS", "alternatives": ["EIN"]}
-
-
 def test_another_language_has_a_warning():
     english = "I do not know what you mean by that."
     with client_of("en-de") as client:

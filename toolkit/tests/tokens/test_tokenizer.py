@@ -39,6 +39,12 @@ for each in (*TEXTS, BASIC_PLANE):
     test_any_line_comes_back_as_it_is_normalized = example(each)(test_any_line_comes_back_as_it_is_normalized)
 
 
+@given(st.lists(st.sampled_from([0x41, 0xC3, 0xA9, 0xE2, 0x82, 0xAC, 0xF0, 0x9F, 0x98, 0x80, 0xEF, 0xBF, 0xBD])))
+def test_bytes_that_form_no_character_are_left_out(content):
+    ids = [TOKENIZER.vocabularies[0].index(f"<0x{byte:02X}>") for byte in content]
+    assert TOKENIZER.decode(ids) == bytes(content).decode("utf-8", "ignore")
+
+
 def test_pieces():
     """Each digit is a piece. Decoding drops special tokens, and never breaks a line."""
     assert len(TOKENIZER.encode("on 1204 mats")) >= len(TOKENIZER.encode("on mats")) + 4

@@ -426,13 +426,9 @@ def _union(names: Iterable[Iterable[str]]) -> list[str]:
 def _versions(
     split_text: SplitText, translations: Sequence[Sequence[Translation]]
 ) -> dict[Marked, Sequence[Translation]]:
-    """Return the different translations of a text, best first, each with those of its sentences.
-
-    If only the best one spells every character rightly from bytes, others with U+FFFD are left out.
-    """
+    """Return the different translations of a text, best first, each with those of its sentences."""
     versions: dict[Marked, Sequence[Translation]] = {}
     for chosen in _combine(translations):
         text = split_text.join([translation.marked for translation in chosen])
-        if "\ufffd" not in text.text or not versions or "\ufffd" in next(iter(versions)).text:
-            versions.setdefault(text, chosen)
+        versions.setdefault(text, chosen)
     return versions

@@ -30,6 +30,7 @@ from relattn_mt.tokens.tokenizer import (
     TOKENIZER,
     SpecialTokens,
     Tokenizer,
+    decode_pieces,
     normalized,
     piece_texts,
     pieces_of,
@@ -297,7 +298,7 @@ class ImportedTokenizer:
         return ((self.encode(src), self.encode_target(tgt)) for src, tgt in pairs)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of target ids. Special tokens are left out, and a generated line break becomes a space."""
+        """Return the text of target ids, as `decode_pieces`. Special tokens are left out."""
         return self._decoded(ids, 1, self.not_text)
 
     def decode_source(self, ids: Iterable[int]) -> str:
@@ -306,7 +307,7 @@ class ImportedTokenizer:
 
     def _decoded(self, ids: Iterable[int], side: int, left_out: set[int]) -> str:
         pieces = [self.vocabularies[side][i] for i in ids if i not in left_out]
-        return self.models[side].decode_pieces(pieces).replace("\n", " ")
+        return decode_pieces(self.models[side], pieces)
 
 
 AnyTokenizer = Tokenizer | ImportedTokenizer

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from functools import cache, partial
-from itertools import takewhile
+from itertools import groupby, takewhile
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,6 +35,7 @@ _STAND_IN = "\U0010ffff"
 _LONGEST_LINE = 1 << 30  # bytes, SentencePiece's maximum; by default it would skip lines of more than 4,192 bytes
 LONGEST_PIECE = 16  # maximum characters of a learned piece
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a piece that is one byte of a character
+_REPLACEMENT = "\ufffd"  # SentencePiece's text of bytes that form no character
 _SPACE_BYTES = ("<0x0A>", "<0x20>")
 TOKENIZER = "tokenizer.model"  # file name
 _LANGUAGE = re.compile(r">>(.+)<<")  # token of a language
@@ -246,13 +247,31 @@ class Tokenizer:
         yield from zip(*sides, strict=True)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of piece ids. Special tokens are left out, and a generated line break becomes a space."""
-        text = self._model.decode([i for i in ids if i > _UNKNOWN])
-        return text.replace("\n", " ")
+        """Return the text of piece ids, as `decode_pieces`. Special tokens are left out."""
+        return decode_pieces(self._model, [self._model.id_to_piece(i) for i in ids if i > _UNKNOWN])
 
     def decode_source(self, ids: Iterable[int]) -> str:
         """Return the text of source ids, as `decode`."""
         return self.decode(ids)
+
+
+def decode_pieces(model: sentencepiece.SentencePieceProcessor, pieces: Sequence[str]) -> str:
+    """Return the text of pieces. Bytes that form no character are left out, and a generated line break is a space."""
+    text: str = model.decode_pieces(pieces)
+    if _REPLACEMENT in text:
+        text = model.decode_pieces(_without_broken_bytes(pieces))
+    return text.replace("\n", " ")
+
+
+def _without_broken_bytes(pieces: Sequence[str]) -> list[str]:
+    kept: list[str] = []
+    for is_byte, group in groupby(pieces, key=lambda piece: BYTE.fullmatch(piece) is not None):
+        run = [*group]
+        if is_byte:
+            content = bytes(int(piece[3:5], 16) for piece in run)
+            run = [f"<0x{byte:02X}>" for byte in content.decode("utf-8", "ignore").encode()]
+        kept += run
+    return kept
 
 
 def processor(content: bytes) -> sentencepiece.SentencePieceProcessor:
