@@ -1,8 +1,9 @@
 """Training text of everyday-en-de that Tatoeba lacks: names, amounts and dates in sentences, a traveller's first words.
 
 The words and patterns are recipes/everyday-lists.tsv, recipes/everyday-patterns.tsv and, with dates, times and negative
-numbers in digits, recipes/everyday-figures.tsv; whole pairs are recipes/everyday-phrases.tsv and recipes/everyday-written*.tsv. No line that is written is one of
-recipes/everyday-held-out*.tsv.
+numbers in digits, recipes/everyday-figures.tsv; whole pairs are recipes/everyday-phrases.tsv and
+recipes/everyday-written*.tsv. Sentences of Tatoeba are repeated in brackets and quotation marks, which it hardly has.
+No line that is written is one of recipes/everyday-held-out*.tsv.
 """
 
 from __future__ import annotations
@@ -28,9 +29,29 @@ RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 SEED = 98
 BEAM = 6
 LEAST_NEARNESS = 0.35
-PAIRS = {"names": 60_000, "labels": 12_000, "numbers": 40_000, "sentences": 40_000, "copies": 15_000, "figures": 12_000}
+PAIRS = {
+    "names": 60_000,
+    "labels": 12_000,
+    "numbers": 40_000,
+    "sentences": 40_000,
+    "copies": 15_000,
+    "figures": 12_000,
+    "enclosed": 20_000,
+}
 _ENGLISH, _GERMAN = range(2)
 _LANGUAGES = "en", "de"
+# before and after an English sentence and a German one
+_ENCLOSING = [
+    ("(", ")", "(", ")"),
+    ("[", "]", "[", "]"),
+    ("“", "”", "„", "“"),
+    ('"', '"', "„", "“"),
+    ('"', '"', '"', '"'),
+    ("“", "”", "»", "«"),
+    ("'", "'", "‚", "‘"),
+]
+_LONGEST_ENCLOSED = 12  # words
+_LONGEST_ADDED = 4
 _TITLES = {"November", "August", "April", "September", "OK", "TV"}
 _WORD = re.compile(r"\w+(?:['’]s\b)?|\W")
 _ONSETS = [
@@ -119,6 +140,8 @@ def write_text(directory: Path) -> dict[str, int]:
     for path in sorted(RECIPES.glob("everyday-written*.tsv")):
         name = path.stem.removeprefix("everyday-")
         write(name, without_other_translations(written_pairs(name), phrases))
+    short = [pair for pair in pairs if len(pair[_ENGLISH].split()) <= _LONGEST_ENCLOSED]
+    write("enclosed", [maker.enclosed(short) for _ in range(PAIRS["enclosed"])])
     write("figures", [maker.figures() for _ in range(PAIRS["figures"])])
     return counts
 
@@ -389,6 +412,34 @@ class Maker:
         english = {name: sides[_ENGLISH] for name, sides in slots.items()}
         german = {name: sides[_GERMAN] for name, sides in slots.items()}
         return source.format(**english | copied), target.format(**german | copied)
+
+    def enclosed(self, pairs: list[Pair]) -> Pair:
+        """Return a pair of sentences in brackets or quotation marks, alone, after a name, or after another one."""
+        english, german = self.random.choice(pairs)
+        opening, closing, other_opening, other_closing = self.random.choice(_ENCLOSING)
+        source = f"{opening}{english}{closing}"
+        target = f"{other_opening}{german}{other_closing}"
+        form = self.random.random()
+        if form < 0.2:
+            name = self.person()
+            return f"{name}: {source}", f"{name}: {target}"
+        if form > 0.6:
+            return source, target
+        first, second = self._added(pairs), self._added(pairs)
+        dash = self.random.choice((" – ", " — ", "—"))
+        if form < 0.35:
+            return f"{first[_ENGLISH]}{dash}{second[_ENGLISH]}", f"{first[_GERMAN]} – {second[_GERMAN]}"
+        brackets = f"{english} ({second[_ENGLISH]})", f"{german} ({second[_GERMAN]})"
+        return (
+            brackets if form < 0.5 else (f"{first[_ENGLISH]}/{second[_ENGLISH]}", f"{first[_GERMAN]}/{second[_GERMAN]}")
+        )
+
+    def _added(self, pairs: list[Pair]) -> Pair:
+        """Return a short pair without the mark at its end."""
+        while True:
+            english, german = self.random.choice(pairs)
+            if len(english.split()) <= _LONGEST_ADDED:
+                return english.rstrip(".!?"), german.rstrip(".!?")
 
     def _any_day(self) -> datetime.date:
         """Return a day of the training split of the built-in corpus."""

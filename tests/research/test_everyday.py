@@ -81,8 +81,18 @@ def test_dates_times_and_negative_numbers_are_the_same_on_both_sides(maker):
     assert negative > 200
 
 
+def test_enclosed_sentences_are_pairs_with_the_same_kinds_of_marks(maker):
+    pairs = [*TEXT, ("Stop.", "Halt."), ("Go!", "Geh!")]
+    for _ in range(1000):
+        english, german = maker.enclosed(pairs)
+        for marks in ("()", "[]", "/"):
+            assert sum(map(english.count, marks)) == sum(map(german.count, marks))
+        assert any(german_side.rstrip(".!?") in german for _, german_side in pairs)
+        assert sum(map(english.count, '"“”—–')) >= sum(map(german.count, "–"))
+
+
 def test_no_line_is_held_out_and_files_are_parallel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    few = {"names": 50, "labels": 50, "numbers": 50, "sentences": 500, "copies": 3, "figures": 50}
+    few = {"names": 50, "labels": 50, "numbers": 50, "sentences": 500, "copies": 3, "figures": 50, "enclosed": 50}
     monkeypatch.setattr("research.everyday.PAIRS", few)
     held_out = Maker(Random(1)).sentence()
     (tmp_path / "held").mkdir()

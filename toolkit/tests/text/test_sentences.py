@@ -73,7 +73,9 @@ def test_sentences_and_white_space() -> None:
     assert parts.join(["One.", "Two."]) == "One. Two."
 
 
-@pytest.mark.parametrize("mark", ["- ", "* ", "• ", "– ", "  — ", "12) ", "a. ", "B) ", "> ", "> > - ", "- [ ] ", "-\u00a0"])
+@pytest.mark.parametrize(
+    "mark", ["- ", "* ", "• ", "– ", "  — ", "12) ", "a. ", "B) ", "> ", "> > - ", "- [ ] ", "-\u00a0"]
+)
 def test_mark_of_a_list_item_is_no_part_of_a_sentence(mark: str) -> None:
     parts = split(f"{mark}My cat.\n\n{mark}My dog", "en")
     assert parts.sentences == ["My cat.", "My dog"]
@@ -90,7 +92,12 @@ def test_other_signs_are_part_of_a_sentence(text: str) -> None:
     [
         ("It is <m0>good. </m0>Go.", ["It is <m0>good. </m0>", "Go."], ["<m0>A</m0>", "B"], "<m0>A</m0> B"),
         ("Good.<m0> Go.</m0>", ["Good.", "<m0> Go.</m0>"], ["A", "<m0>B</m0>"], "A <m0>B</m0>"),
-        ("Good.<m0> <m1>Go</m1></m0>", ["Good.", "<m0> <m1>Go</m1></m0>"], ["A", "<m0><m1>B</m1></m0>"], "A <m0><m1>B</m1></m0>"),
+        (
+            "Good.<m0> <m1>Go</m1></m0>",
+            ["Good.", "<m0> <m1>Go</m1></m0>"],
+            ["A", "<m0><m1>B</m1></m0>"],
+            "A <m0><m1>B</m1></m0>",
+        ),
         ("<m0>Oh. </m0>", ["<m0>Oh. </m0>"], ["<m0>A</m0>"], "<m0>A</m0> "),
     ],
 )
