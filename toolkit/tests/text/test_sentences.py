@@ -35,7 +35,7 @@ def split(text: str, language: str, separator: str = "") -> Sentences:
 
 
 PIECES = [*'aB.!?\n \t"„。؟\x85\u2028\u3000\ufeff\0\u200d😀é', ". ", "\r\n", "Dr. ", "z.B. ", "I\u2009. "]
-PIECES += ["שלום", "مرحبا", " | ", "·", "</m0> • <m2>"]
+PIECES += ["שלום", "مرحبا", " | ", "·", "</m0> • <m2>", "</m0> \t• <m2>", "- "]
 TAGS = ["<m0>", "</m0>", "<m1/>", "<m2>", "</m2>"]
 LANGUAGES = ["en", "de", "ja", "zh", "ar", "he", "hi", "xx", "pt-BR", "", "el"]
 
@@ -74,12 +74,18 @@ def test_sentences_and_white_space() -> None:
 
 
 @pytest.mark.parametrize(
-    "mark", ["- ", "* ", "• ", "– ", "  — ", "12) ", "a. ", "B) ", "> ", "> > - ", "- [ ] ", "-\u00a0"]
+    "mark", ["- ", "* ", "• ", "– ", "  — ", "12) ", "a. ", "B) ", "> ", "> > - ", "- - ", "- [ ] ", "-\u00a0"]
 )
 def test_mark_of_a_list_item_is_no_part_of_a_sentence(mark: str) -> None:
     parts = split(f"{mark}My cat.\n\n{mark}My dog", "en")
     assert parts.sentences == ["My cat.", "My dog"]
     assert parts.join(["A", "B"]) == f"{mark}A\n\n{mark}B"
+
+
+def test_tags_stand_after_the_mark_of_a_list_item() -> None:
+    parts = split("- My <m0>cat</m0>\n- <m1>My</m1> dog\n<m2>- My</m2> bird\n-<m3/> x", "en")
+    assert parts.sentences == ["My <m0>cat</m0>", "<m1>My</m1> dog", "<m2>- My</m2> bird", "-<m3/> x"]
+    assert parts.join(parts.sentences) == "- My <m0>cat</m0>\n- <m1>My</m1> dog\n<m2>- My</m2> bird\n-<m3/> x"
 
 
 @pytest.mark.parametrize("text", ["-5 degrees", "A. Smith", "1. Mai", "*bold* text", "See - there", "i.e. this"])

@@ -4,7 +4,7 @@ import itertools
 import unicodedata
 
 import pytest
-from relattn_mt.tokens.normalization import normalizer
+from relattn_mt.tokens.normalization import normalizer, with_usual_signs
 
 CHARACTERS = [chr(code) for code in range(0x20, 0x30000) if not 0xD800 <= code < 0xE000]
 CLEAN = "Ein naiver Süßwaren-Händler (42 %)"
@@ -44,6 +44,18 @@ def test_canonically_equivalent_spellings_are_one():
 )
 def test_what_a_reader_sees_is_kept(text):
     assert normalize(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("my mother\u2011in\u2010law’s e\u2011mail", "my mother-in-law’s e-mail"),
+        ("I don´t, it‘s, you`re, heʼs, she′s", "I don't, it's, you're, he's, she's"),
+        ("‘quoted’ `code` 5′ ´ 1\u20112 \u2011 x\u2011", "‘quoted’ `code` 5′ ´ 1-2 \u2011 x\u2011"),
+    ],
+)
+def test_hyphens_and_apostrophes_in_words_are_the_usual_ones(text, expected):
+    assert with_usual_signs(text) == expected
 
 
 SPACES = [x for x in CHARACTERS if unicodedata.category(x) in ("Zs", "Zl", "Zp")]

@@ -25,6 +25,9 @@ def test_spellings_in_unicode_do_not_matter(tmp_path):
     glossary = read(tmp_path, "cafe\u0301\tLokal\nNew\u00a0York\tNeuyork\ncafe\tKaffee\n")
     found = glossary.find("A caf\u00e9, a cafe\u0301, a cafe in New  York.")
     assert found == ["Lokal", "Lokal", "Kaffee", "Neuyork"]
+    glossary = read(tmp_path, "Mother's Day\tMamatag\nCEO’s\tChefs\ne-mail\tMail\n")
+    assert glossary.find("Mother’s Day") == glossary.find("Mother´s Day") == ["Mamatag"]
+    assert glossary.find("the CEO's e\u2011mail") == ["Chefs", "Mail"]
 
 
 @pytest.mark.parametrize(

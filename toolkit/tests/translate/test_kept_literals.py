@@ -201,3 +201,9 @@ def test_sentences_of_a_call_have_their_own_options_and_share_its_search(tmp_pat
             sentences = [Sentence(Marked(line), options) for line, options in zip(lines, mixed, strict=True)]
             results = translator.translate_sentences(sentences, call)
             assert results == [expected[options][i] for i, options in enumerate(mixed)]
+
+
+def test_unusual_hyphens_and_apostrophes_are_read_as_the_usual_ones():
+    translator = load("everyday-en-de")
+    unusual = translator.translate(["My mother\u2011in\u2011law is here.", "I don´t know."])
+    assert unusual == translator.translate(["My mother-in-law is here.", "I don't know."])

@@ -2,13 +2,13 @@
 
 A sentence ends at the end of a line, at a tab, at a sign such as `|` between two links, or where sentencex (from
 Wikimedia) finds its end within a line: before white space, or after a mark of a script that is written without spaces.
-White space is kept as it was, and so are the mark of a list item at the beginning of a line without other marks, and a
-text without words.
+White space is kept as it was, and so are the mark of a list item at the beginning of a line and a text without words.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -31,9 +31,8 @@ _ABBREVIATION = re.compile(rf"(?:^|[\s\"'(«„“‘-])(?:[^\W\d_]|{_ABBREVIATI
 _ORDINAL = re.compile(r"(?:^|\s)\d{1,2}\.$")
 _WITH_ORDINALS = re.compile("(bs|cs|da|de|et|fi|fo|hr|hu|is|lv|nb|nn|no|pl|sk|sl|sr)\\b")
 _ENDS = r"[\r\n\t\v\f\x1c-\x1e\x85\u2028\u2029]+"  # of lines, and of the cells of a table
-_LINE_ENDS = re.compile(_ENDS)
 _LIST_MARK = r"(?:[-*+•–—]|\d{1,3}\)|[A-Za-z]\)|[a-z]\.)[ \u00a0]+(?:\[[ xX]\] +)?"  # 1. may be an ordinal
-_LIST_MARKS = re.compile(rf"(?:\A|{_ENDS}) *(?:(?:> ?)+(?:{_LIST_MARK})?|{_LIST_MARK})(?=\S)|{_ENDS}")
+_LIST_MARKS = re.compile(rf"(?:\A|{_ENDS}) *(?P<mark>(?:> ?)+(?:{_LIST_MARK})*|(?:{_LIST_MARK})+)(?=\S)|{_ENDS}")
 _SEPARATOR = re.compile("[ \t\u00a0]*[|·•][ \t\u00a0]*")  # between links
 _SPACE = re.compile(r"\s")
 _BRACKETED_LITERAL = re.compile(rf"[(\[<\"'„“‘«]*(?:{literal_pattern().pattern})")
@@ -179,20 +178,23 @@ def _parts(text: Marked, *splitting: Any) -> Iterator[tuple[int, int, int]]:
 
 def _lines(text: Marked) -> Iterator[tuple[int, int]]:
     """Yield the ranges of the lines of a text. A mark between two ends of lines is a line without text."""
-    pattern = _LINE_ENDS if text.marks else _LIST_MARKS
-    ends = [found.span() for found in pattern.finditer(text.text)]
+    places = sorted({mark.at for mark in text.marks})
+    ends = []
+    for found in _LIST_MARKS.finditer(text.text):
+        start, end = found.span("mark") if found["mark"] else (found.end(), found.end())
+        has_marks = bisect_left(places, start) < bisect_left(places, end)
+        ends.append((found.start(), start if has_marks else end))
     for before, after in pairwise(text.marks):
         # signs that separate links: they are alone between two pairs of marks
         if (before.kind, after.kind) == ("close", "open") and _SEPARATOR.fullmatch(text.text, before.at, after.at):
             ends.append((before.at, after.at))
-    places = sorted({mark.at for mark in text.marks}, reverse=True)
     begin = 0
     for start, end in sorted(ends):
+        if start < begin:
+            continue
         yield begin, start
-        while places and places[-1] < end:
-            place = places.pop()
-            if place > start:
-                yield place, place
+        for place in places[bisect_right(places, start) : bisect_left(places, end)]:
+            yield place, place
         begin = end
     yield begin, len(text.text)
 

@@ -8,6 +8,7 @@ The rules are part of a SentencePiece model, so they apply wherever it is used.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from functools import cache
 from itertools import permutations
@@ -39,6 +40,8 @@ _PRESENTATION = (  # other forms of characters: ligatures, Arabic letters in a w
 )
 _HALF_WIDTH_MARKS = "\uff9e\uff9f"  # of voiced sounds, after a half-width katakana
 _HANGUL = range(0xAC00, 0xD7A4)
+_HYPHENS = re.compile(r"(?<=\w)[\u2010\u2011](?=\w)")
+_APOSTROPHES = re.compile(r"(?<=[^\W\d_])[´`ʼ′‘](?=[^\W\d_])")
 _LAST = 0x30000  # no character from here on has a canonical decomposition
 
 
@@ -54,6 +57,11 @@ def normalize(text: str) -> str:
     text = " ".join(text.split())
     is_kept = text.isascii() or _affected().isdisjoint(text) or not CONTROL.isdisjoint(text)
     return text if is_kept else normalizer().normalize(text)
+
+
+def with_usual_signs(text: str) -> str:
+    """Return a text of the same length whose words have the usual hyphen and apostrophe, as texts to learn from do."""
+    return text if text.isascii() and "`" not in text else _APOSTROPHES.sub("'", _HYPHENS.sub("-", text))
 
 
 @cache

@@ -2,7 +2,7 @@
 
 A glossary file has one term per line and two columns, separated by a tab: the term as it is written in sources, and its
 translation in the required form. Terms match whole words outside of literals, with the same case; the spelling of
-accents and spaces in Unicode does not matter. The longest term matches first, and matches do not overlap. Each match
+accents, spaces, hyphens and apostrophes in Unicode does not matter. The longest term matches first, and matches do not overlap. Each match
 requires the translation once.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from relattn_mt.support.errors import InputError, one_line, require
 from relattn_mt.text.alignment import Links
 from relattn_mt.text.patterns import has_text, literals_in
-from relattn_mt.tokens.normalization import normalize
+from relattn_mt.tokens.normalization import normalize, with_usual_signs
 from relattn_mt.tokens.text_files import read_lines, require_no_nul
 from relattn_mt.tokens.tokenizer import BYTE
 
@@ -39,7 +39,7 @@ class Glossary:
         numbers: dict[str, int] = {}
         for number, term, translation in terms:
             require_no_nul(term + translation, f"{source}: line {number}")
-            term = normalize(term)
+            term = _as_matched(term)
             translation = translation.strip()
             for column, text in (("term", term), ("translation", translation)):
                 require(has_text(text), f"{source}: line {number} has no {column}")
@@ -77,7 +77,7 @@ class Glossary:
 
     def find(self, line: str) -> list[str]:
         """Return the translations of the terms in a line, in the order of the line. Those in literals are no terms."""
-        return [self.translations[term[0]] for term in self._terms(normalize(line))]
+        return [self.translations[term[0]] for term in self._terms(_as_matched(line))]
 
     def _terms(self, line: str) -> Iterator[re.Match[str]]:
         kept = [match.span() for match in literals_in(line)]
@@ -89,7 +89,7 @@ class Glossary:
 
     def is_misplaced(self, line: str, translation: str, links: Links) -> bool:
         """Return whether a term of a line is aligned only with words that its translation in the glossary lacks."""
-        line = normalize(line)
+        line = _as_matched(line)
         words = translation.split(" ")
         for term in self._terms(line):
             first, last = (line.count(" ", 0, end) for end in term.span())
@@ -99,6 +99,10 @@ class Glossary:
             if aligned and not any(part in word for part in own for word in aligned):
                 return True
         return False
+
+
+def _as_matched(text: str) -> str:
+    return with_usual_signs(normalize(text)).replace("’", "'")
 
 
 def continue_words(pieces: Sequence[str]) -> list[bool]:

@@ -15,6 +15,7 @@ from relattn_mt.support.types import LanguagePair
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import has_text, literal_pattern, tag_pattern
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, ImportedTokenizer
+from relattn_mt.tokens.normalization import with_usual_signs
 from relattn_mt.tokens.text_files import require_no_nul
 from relattn_mt.translate.glossary import Glossary
 from relattn_mt.translate.options import DEFAULTS, CallOptions, SentenceOptions
@@ -221,6 +222,7 @@ class Preparation:
         prepared = Prepared(number, name, sentence, stripped)
         if sentence.options.copy and not needs_translation(line) and not has_text(sentence.prefix):
             return replace(prepared, is_copied=has_text(sentence.text.text) or bool(sentence.text.marks))
+        line = with_usual_signs(line)
         ids = self.tokenizer.encode(line) if has_text(line) else []
         if not ids:  # normalization may leave nothing of a line
             return prepared
