@@ -391,6 +391,28 @@ def test_workbook_keeps_formulas_and_names_of_columns() -> None:
     assert members["table.xml"].decode() == table
 
 
+@pytest.mark.parametrize(
+    ("formula", "kept"),
+    [
+        ('INDIRECT(F1&amp;"!A1")', {"January", "Prices"}),
+        ('IF(LEFT(A1,4)="Good",1,0)', {"Good morning", "Good"}),
+        ('IF(A1="Good",1,0)', {"Good"}),
+    ],
+)
+def test_texts_that_formulas_refer_to_are_kept(formula: str, kept: set[str]) -> None:
+    texts = ["January", "Prices", "Good morning", "Good", "Other"]
+    content = "".join(f"<si><t>{text}</t></si>" for text in texts)
+    worksheet = f"<worksheet><c><f>{formula}</f></c></worksheet>"
+    table = '<table name="Prices"/>'
+    workbook = '<workbook><sheets><sheet name="January"/></sheets></workbook>'
+    parts = {"worksheet": worksheet, "table": table}
+    file = office_file(".xlsx", content, **parts)
+    file = archive({**members_of(file), "main.xml": workbook})
+    document = read("a.xlsx", file)
+    strings = etree.fromstring(members_of(document.fill([text.upper() for text in document.texts]))["a.xml"])
+    assert [each.findtext("{*}t") for each in strings] == [text if text in kept else text.upper() for text in texts]
+
+
 def test_notes_of_open_documents_are_separate_texts() -> None:
     text = (
         "<x><text:p>One<text:note><text:note-citation>1</text:note-citation><text:p>A note</text:p></text:note> or "

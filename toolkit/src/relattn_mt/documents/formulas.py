@@ -2,7 +2,7 @@
 
 A cell with such a text keeps it, as a formula's result would change otherwise. As in spreadsheets, case does not
 matter, a criterion may begin with an operator (`<>Open`), and `*` and `?` stand for other characters. What a formula
-searches for may be a part of a cell.
+searches for, or compares with a part of a text, may be a part of a cell.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 _CONSTANT = re.compile(r"""'(?:[^']|'')*'|((?:SEARCH|FIND)B?\(\s*)?"((?:[^"]|"")*)\"""", re.IGNORECASE)
+_PARTS = re.compile(r"\b(?:LEFT|RIGHT|MID)B?\(", re.IGNORECASE)
 _OPERATOR = re.compile("<>|[<>]?=|[<>]")
 _WILDCARD = re.compile(r"~([*?~])|(\*+)|(\?)|([^*?~]+|~)")
 _LETTER = re.compile(r"[^\W\d_]")
@@ -35,11 +36,12 @@ class Comparisons:
 
     def add_formula(self, formula: str, *, is_list: bool = False) -> None:
         """Add the constants of a formula, or the items of a list that is one constant: `"Yes,No"`."""
+        has_parts = _PARTS.search(formula) is not None
         for found in _CONSTANT.finditer(formula):
             if found[2] is None:  # the name of a sheet
                 continue
             constant = found[2].replace('""', '"')
-            self.add(constant, is_part=found[1] is not None)
+            self.add(constant, is_part=has_parts or found[1] is not None)
             for item in constant.split(",") if is_list else ():
                 self.add(item.strip())
 

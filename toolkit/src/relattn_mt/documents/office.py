@@ -196,15 +196,22 @@ def _open(archive: Archive, suffix: str) -> tuple[dict[str, Any], Comparisons]:
 
 
 def _comparisons(roots: Iterable[Any]) -> Comparisons:
-    """Return what the XML of a workbook compares with cells, and the names of columns."""
+    """Return what the XML of a workbook compares with cells, the names of columns, and others that a cell may give."""
     compared = Comparisons()
+    named = []
+    gives_names = False
     for root in roots:
         for element in root.iter(*_FORMULAS):
-            compared.add_formula("".join(element.itertext()), is_list="formula1" in element.tag)
+            formula = "".join(element.itertext())
+            compared.add_formula(formula, is_list="formula1" in element.tag)
+            gives_names = gives_names or "INDIRECT(" in formula.upper()
+        named += root.iter("{*}sheet", "{*}definedName", "{*}table")
         for element in root.iter("{*}filter", "{*}customFilter"):
             compared.add(element.get("val", ""))
         for element in root.iter("{*}tableColumn", "{*}cacheField"):
             compared.add(_ESCAPED.sub(lambda match: chr(int(match[0][2:6], 16)), element.get("name", "")))
+    for element in named if gives_names else ():
+        compared.add(element.get("name", ""))
     return compared
 
 

@@ -2,8 +2,8 @@
 
 A glossary file has one term per line and two columns, separated by a tab: the term as it is written in sources, and its
 translation in the required form. Terms match whole words outside of literals, with the same case; the spelling of
-accents, spaces, hyphens and apostrophes in Unicode does not matter. The longest term matches first, and matches do not overlap. Each match
-requires the translation once.
+accents, spaces, hyphens and apostrophes in Unicode does not matter. The longest term matches first, and matches do not
+overlap. Each match requires the translation once.
 """
 
 from __future__ import annotations
