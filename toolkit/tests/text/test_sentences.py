@@ -213,6 +213,8 @@ def test_nothing_is_inserted_into_a_word(word: str, language: str) -> None:
     [
         ("en", "J. R. R. Tolkien met Dr. A. Smith, Inc., at 5 p.m. in the U.S. Army, approx. 5 km away, cf. Sec. 3."),
         ("de", "Am 3. Oktober kam z. B. Dr. Müller, d. h. u. a. inkl. MwSt. am 24. Dez. zum 1. FC Köln."),
+        ("en", "See Vol. 2, Eq. 4 and Fig. 3, incl. VAT, for max. 5 people on Mon. 5 May, tel. 555."),
+        ("de", "Die Fa. Müller, Dipl.-Ing. Meier, geb. Kunz, liefert zzgl. Versand am Mo. 5. Mai, max. 5 Stück."),
         ("fr", "M. Dupont, Mme. Durand et J.-P. Sartre, p. ex. av. J.-C. sont là."),
         ("es", "El Sr. García y la Sra. Pérez viven en EE. UU. desde 1990."),
         ("pl", "To jest 3. Maja i J. Kowalski."),
@@ -221,3 +223,12 @@ def test_nothing_is_inserted_into_a_word(word: str, language: str) -> None:
 def test_abbreviations_do_not_end_a_sentence(language: str, text: str) -> None:
     assert split(text, language).sentences == [text]
     assert split(f"{text} {text}", language).sentences == [text, text]
+
+
+def test_words_that_may_be_abbreviations_end_a_sentence() -> None:
+    assert split("We ran to the max. Then we slept. He likes Ed. She left.", "en").sentences == [
+        "We ran to the max.",
+        "Then we slept.",
+        "He likes Ed.",
+        "She left.",
+    ]

@@ -27,7 +27,11 @@ _MARKS = tuple("。．｡！？")  # that end a sentence without white space aft
 _CLOSING = "」』”’）】》〉〕］\"')"  # after such a mark
 # What sentencex takes for an end: initials, French titles and other abbreviations; in some languages, ordinals.
 _ABBREVIATIONS = "M|MM|Mme|Mmes|Mlle|Mlles|Mgr|Me|Approx|approx|Bzw|bzw|Evtl|evtl|Inkl|inkl|Exkl|exkl|Cf|cf"
+_ABBREVIATIONS += "|Incl|incl|Excl|excl|Abzgl|abzgl|Zzgl|zzgl|Zzt|zzt|Ggf|ggf|Geb|geb|Fa|Ing"
 _ABBREVIATION = re.compile(rf"(?:^|[\s\"'(«„“‘-])(?:[^\W\d_]|{_ABBREVIATIONS})\.$")
+_PERHAPS = "Vol|vol|Eq|eq|Fig|Max|max|Min|min|Tel|tel|Ed|ed|Ex|Kap|Abb|Bd"  # before a small letter or a digit
+_PERHAPS += "|Mon|Tues?|Wed|Thurs?|Fri|Sat|Sun|Mo|Di|Mi|Do|Fr|Sa|So"
+_PERHAPS_ABBREVIATION = re.compile(rf"(?:^|[\s\"'(])(?:{_PERHAPS})\.\s*$")
 _ORDINAL = re.compile(r"(?:^|\s)\d{1,2}\.$")
 _WITH_ORDINALS = re.compile("(bs|cs|da|de|et|fi|fo|hr|hu|is|lv|nb|nn|no|pl|sk|sl|sr)\\b")
 _ENDS = r"[\r\n\t\v\f\x1c-\x1e\x85\u2028\u2029]+"  # of lines, and of the cells of a table
@@ -257,7 +261,10 @@ def _sentence_lengths(line: str, language: str) -> list[int]:
     has_ordinals = _WITH_ORDINALS.match(language) is not None
     for length in found:
         end += length
-        is_inside = any(start < end < stop for start, stop in kept)
+        following = plain[end : end + 1]
+        is_small = following.isdigit() or following.islower()
+        is_abbreviated = is_small and _PERHAPS_ABBREVIATION.search(plain[begin:end][-20:])
+        is_inside = is_abbreviated or any(start < end < stop for start, stop in kept)
         if end == len(plain) or (not is_inside and _ends(plain[begin:end], has_ordinals=has_ordinals)):
             lengths.append(end - begin)
             begin = end
