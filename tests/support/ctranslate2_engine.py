@@ -30,7 +30,6 @@ class CTranslate2Engine:
         threads: Number of threads.
     """
 
-    can_step = False
     knows_alignment = False
     device = "cpu"
     name = "CTranslate2"

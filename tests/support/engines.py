@@ -32,7 +32,7 @@ class TextEngine:
         links: Function of source and translation that returns the links of their words.
     """
 
-    name, precision, device, can_step, max_length, knows_alignment = "a function", "fp32", "cpu", True, None, True
+    name, precision, device, max_length, knows_alignment = "a function", "fp32", "cpu", None, True
 
     def __init__(
         self, tokenizer: Any, change: Callable[[str], str | list[str]], links: Callable[[str, str], Links] = in_order

@@ -26,7 +26,6 @@ from relattn_mt.formats.ctranslate2.write import ctranslate2_search, export
 from relattn_mt.formats.exportable import ctranslate2_reasons
 from relattn_mt.formats.parity import Reference
 from relattn_mt.support.errors import InputError
-from relattn_mt.translate.glossary import Glossary
 from relattn_mt.translate.options import TranslateOptions
 from relattn_mt.translate.translator import Translator
 
@@ -298,16 +297,13 @@ def test_requests_that_are_refused(short):
     search = replace(theirs.search, max_length_ratio=9.0, max_length_extra=90)
     ((best,),) = theirs.n_best(["one apple and two pears"], TranslateOptions(search=search))
     assert len(best.tokens) <= 39
-    glossary = Glossary([(1, LINES[0].split()[0], "Katze")])
-    for fact, line, options, prefixes in (
-        ("line 1 has .* at most 39", " ".join(random_lines([40])), TranslateOptions(), None),
-        ("glossary", LINES[0], TranslateOptions(glossary=glossary), None),
-        ("early stopping", LINES[0], TranslateOptions(search=replace(theirs.search, early_stopping=False)), None),
-        ("alignments", LINES[0], TranslateOptions(align=True), None),
-        ("prefixes", LINES[0], TranslateOptions(), ["Katze"]),
+    for fact, line, options in (
+        ("line 1 has .* at most 39", " ".join(random_lines([40])), TranslateOptions()),
+        ("early stopping", LINES[0], TranslateOptions(search=replace(theirs.search, early_stopping=False))),
+        ("alignments", LINES[0], TranslateOptions(align=True)),
     ):
         with pytest.raises(InputError, match=fact):
-            theirs.translate([line], options, prefixes=prefixes)
+            theirs.translate([line], options)
 
 
 class Scored(TextEngine):

@@ -35,8 +35,6 @@ class Table:
     A source is the number of a sentence. The state is (rows, 2): its sentence, and its place in the tree of prefixes.
     """
 
-    can_step = True
-
     def __init__(self, seed: int, *, spread: float = 2.0, round_to: float | None = None) -> None:
         places = sum(VOCAB**depth for depth in range(DEPTH))
         noise = np.random.default_rng(seed).normal(size=(SENTENCES, places, VOCAB)) * spread

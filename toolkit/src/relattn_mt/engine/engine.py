@@ -33,7 +33,6 @@ class NativeEngine:
         alignment: `ModelConfig.alignment`.
     """
 
-    can_step = True
     device = "cpu"
 
     def __init__(self, decoder: NativeDecoder, shortlist: Shortlist | None = None) -> None:

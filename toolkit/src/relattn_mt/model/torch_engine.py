@@ -38,8 +38,6 @@ class TorchEngine:
         alignment: `ModelConfig.alignment`.
     """
 
-    can_step = True
-
     def __init__(self, model: Transformer, device: str | torch.device = "cpu", reason: str = "") -> None:
         self.model = model.to(device).eval()
         self.device = str(device)

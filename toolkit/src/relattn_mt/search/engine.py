@@ -37,9 +37,8 @@ class Engine(Protocol):
 
     Attributes:
         name: What runs the model, and why nothing faster does, in one line.
-        precision: "fp32", "bf16" or "int8"; for CTranslate2 its compute type.
+        precision: "fp32", "bf16" or "int8".
         device: Name of the device.
-        can_step: Whether there is `step`, which prefixes, glossaries and word choices require.
         max_length: Longest sequence that the model can hold; None if unlimited.
         knows_alignment: Whether the configuration of the model says which attention weights align words.
     """
@@ -47,7 +46,6 @@ class Engine(Protocol):
     name: str
     precision: str
     device: str
-    can_step: bool
     max_length: int | None
     knows_alignment: bool
 

@@ -79,16 +79,10 @@ class Runner:
             given=len(special.tgt_begin),
             continues_word=self._continues_word if has_phrases else None,
         )
-        if any(len(request.prefix) > rules.given or request.spelling is not None for request in requests):
-            self.require_steps("prefixes")
         results = self.engine.search(requests, rules)
         if diverged := [request.number for request, best in zip(requests, results, strict=True) if not best]:
             raise Diverged(f"line {min(diverged)}: {DIVERGED}")
         return [hypotheses[:count] for hypotheses, count in zip(results, counts, strict=True)]
-
-    def require_steps(self, option: str) -> None:
-        """Raise an InputError for an option that requires single steps of the engine, if it has none."""
-        require(self.engine.can_step, f"{self.engine.name} does not support {option}; use the bundle")
 
     @cached_property
     def _continues_word(self) -> np.ndarray:

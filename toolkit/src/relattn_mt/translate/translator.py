@@ -204,8 +204,7 @@ class Translator:
         Raises:
             InputError: `options.n_best` is larger than the beam size; a line is longer than the model can read, or than
                 LONGEST_LINE characters (the message has its line number, counted from 1); the number of prefixes is not
-                the number of lines, a blank line has a prefix, or a prefix leaves no room for a translation; the engine
-                does not support an option.
+                the number of lines, a blank line has a prefix, or a prefix leaves no room for a translation.
             TypeError: Lines or prefixes are one string.
         """
         return [best.text for best, *_ in self.n_best(lines, options, prefixes=prefixes, progress=progress)]
@@ -300,8 +299,6 @@ class Translator:
                 waiting.difference_update(batch)
             return results
 
-        if any(sentence.options.glossary for sentence in sentences):
-            self.runner.require_steps("a glossary")
         with_literals = partial(translate_with_literals, preparation=self.preparation, translate=translate)
         results = translate_with_terms(short, with_literals, call.unit)
         for number, length in long.items():
