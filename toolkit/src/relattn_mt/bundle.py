@@ -217,7 +217,7 @@ class Bundle:
             self.search,
             languages=(self.src_lang, self.tgt_lang),
             pairs=self.pairs,
-            examples=partial(_examples_in, card),
+            make_examples=partial(_examples_in, card),
             card=card,
             workers=workers,
         )

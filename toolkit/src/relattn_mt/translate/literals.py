@@ -16,14 +16,13 @@ from relattn_mt.translate.prepare import Preparation, Sentence
 from relattn_mt.translate.translation import Translation
 
 _MOST_CHARACTERS = 100  # in all literals of a sentence, up to which the model reads them
+Sentences = Mapping[int, Sentence]  # by number
 Translations = dict[int, list[Translation]]  # of sentences by number
-# Translates sentences by number. What the pattern of a sentence matches is removed before, like marks, and put back.
-Translate = Callable[[Mapping[int, Sentence], Mapping[int, "re.Pattern[str] | None"]], Translations]
+Removed = Mapping[int, "re.Pattern[str] | None"]  # by number: what is removed before a translation, and put back
+Translate = Callable[[Sentences, Removed], Translations]
 
 
-def translate_with_literals(
-    sentences: Mapping[int, Sentence], preparation: Preparation, translate: Translate
-) -> Translations:
+def translate_with_literals(sentences: Sentences, preparation: Preparation, translate: Translate) -> Translations:
     """Return the translations of sentences, which have the literals of those that may lose them.
 
     The best translation does not depend on how many are wanted.

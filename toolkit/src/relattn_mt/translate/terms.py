@@ -11,13 +11,12 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from relattn_mt.support.errors import one_line
 from relattn_mt.text.plausibility import TERMS
-from relattn_mt.translate.literals import Translations, merged
-from relattn_mt.translate.prepare import Sentence
+from relattn_mt.translate.literals import Sentences, Translations, merged
 from relattn_mt.translate.translation import Translation
 
 _log = logging.getLogger(__name__)
@@ -26,7 +25,7 @@ _WORD = re.compile(r"\w+")
 
 
 def translate_with_terms(
-    sentences: Mapping[int, Sentence], translate: Callable[[Mapping[int, Sentence]], Translations], unit: str = ""
+    sentences: Sentences, translate: Callable[[Sentences], Translations], unit: str = ""
 ) -> Translations:
     """Return the translations of sentences, some of which have terms of a glossary.
 
@@ -57,7 +56,7 @@ def translate_with_terms(
             if glossary and missing[number] and set(missing[number]) != set(found):
                 options = replace(sentence.options, glossary=glossary.requiring(missing[number]))
                 narrowed[number] = replace(sentence, options=options)
-    complete: dict[int, list[Translation]] = {}
+    complete: Translations = {}
     for number, others in translate(narrowed).items() if narrowed else ():
         having = [each for each in others if not _missing(each.text, terms[number])]
         if others[0] in having and _is_better(others[0], own[number][0][0], missing[number]):

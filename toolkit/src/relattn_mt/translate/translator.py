@@ -9,12 +9,11 @@ or than `LONGEST_LINE` characters, are refused before others are translated, unl
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property, partial
 from itertools import islice, repeat
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from relattn_mt.support.types import LanguagePair, SentencePair
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.plausibility import LONG
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer, ImportedTokenizer
-from relattn_mt.translate.literals import translate_with_literals
+from relattn_mt.translate.literals import Removed, Sentences, Translations, translate_with_literals
 from relattn_mt.translate.options import DEFAULTS, CallOptions, TranslateOptions
 from relattn_mt.translate.prepare import Preparation, Prepared, Sentence, require_length, require_readable
 from relattn_mt.translate.runner import Runner
@@ -39,6 +38,7 @@ PAIRS = 4096  # pairs that are scored in one chunk, grouped by length
 
 
 @final
+@dataclass(eq=False, repr=False)
 class Translator:
     """Translates lines of text.
 
@@ -50,10 +50,9 @@ class Translator:
         search: Default beam size, length penalty and length limits.
         languages: Source and target language; empty if unknown.
         pairs: Pairs of languages of a model that was trained on several. An imported tokenizer has its own.
-        examples: Returns source lines from the card of the model.
+        make_examples: Returns source lines from the card of the model.
         card: The card, in Markdown.
         workers: Number of batches that are searched at the same time, with one thread each.
-        characters: Characters of sources that the tokenizer does not spell in bytes; None finds them.
         earlier: Translator that translates first; its target language is the source language of the model.
 
     Attributes:
@@ -64,31 +63,25 @@ class Translator:
         align: `Runner.align`, alignments of given translations.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        tokenizer: AnyTokenizer,
-        search: SearchConfig,
-        *,
-        languages: LanguagePair = ("", ""),
-        pairs: Sequence[LanguagePair] = (),
-        examples: Callable[[], list[str]] = list,
-        card: str = "",
-        workers: int = 1,
-        characters: frozenset[str] | None = None,
-        earlier: Translator | None = None,
-    ) -> None:
-        self.engine = engine
-        self.tokenizer = tokenizer
-        self.search = search
-        self.src_lang, self.tgt_lang = languages
-        self._examples = examples
-        self.card = card
-        self.pairs = pairs_of(tokenizer, pairs, languages)
-        self._characters = characters
-        self._earlier = earlier
-        self.preparation = Preparation(tokenizer, search, engine.max_length, languages, engine.knows_alignment)
-        self.runner = Runner(engine, tokenizer, workers)
+    engine: Engine
+    tokenizer: AnyTokenizer
+    search: SearchConfig
+    _: KW_ONLY
+    languages: LanguagePair = ("", "")
+    pairs: Sequence[LanguagePair] = ()
+    make_examples: Callable[[], list[str]] = list
+    card: str = ""
+    workers: int = 1
+    earlier: Translator | None = None
+
+    def __post_init__(self) -> None:
+        engine = self.engine
+        self.src_lang, self.tgt_lang = self.languages
+        self.pairs = pairs_of(self.tokenizer, self.pairs, self.languages)
+        self.preparation = Preparation(
+            self.tokenizer, self.search, engine.max_length, self.languages, engine.knows_alignment
+        )
+        self.runner = Runner(engine, self.tokenizer, self.workers)
         self.log_probs = self.runner.log_probs
         self.align = self.runner.align
 
@@ -100,7 +93,7 @@ class Translator:
     @property
     def examples(self) -> list[str]:
         """Source lines from the card of the model."""
-        return self._examples()
+        return self.make_examples()
 
     def with_languages(self, src_lang: str = "", tgt_lang: str = "") -> Translator:
         """Return a translator of the same model for another pair of languages.
@@ -134,16 +127,18 @@ class Translator:
 
     def for_pair(self, src_lang: str, tgt_lang: str) -> Translator:
         """Return a translator of the same model for one of its `pairs`."""
-        return self._with(
+        other = replace(
+            self,
             tokenizer=self.tokenizer.with_languages(src_lang, tgt_lang),
             languages=(src_lang, tgt_lang),
-            examples=self._examples if same_language(src_lang, self.src_lang) else list,
-            characters=self.characters,
+            make_examples=self.make_examples if same_language(src_lang, self.src_lang) else list,
         )
+        other.characters = self.characters  # which takes long to find
+        return other
 
     def with_engine(self, engine: Engine, search: SearchConfig | None = None) -> Translator:
         """Return this translator with another engine of the same model, and with another search if one is given."""
-        return self._with(engine=engine, search=search or self.search)
+        return replace(self, engine=engine, search=search or self.search)
 
     def after(self, earlier: Translator) -> Translator:
         """Return a translator of the source language of another one, through the language between both.
@@ -151,36 +146,20 @@ class Translator:
         The other one translates first, with its own search and without a glossary. Scores are those of this one.
         """
         languages = earlier.src_lang, self.tgt_lang
-        return self._with(
+        return replace(
+            self,
             languages=languages,
             pairs=[languages],
-            examples=earlier._examples,
+            make_examples=earlier.make_examples,
             card="\n\n".join([earlier.card, self.card]),
-            characters=earlier.characters,
             earlier=earlier,
         )
-
-    def _with(self, **changes: Any) -> Translator:
-        """Return a translator with other arguments."""
-        arguments: dict[str, Any] = {
-            "engine": self.engine,
-            "tokenizer": self.tokenizer,
-            "search": self.search,
-            "languages": (self.src_lang, self.tgt_lang),
-            "pairs": self.pairs,
-            "examples": self._examples,
-            "card": self.card,
-            "workers": self.runner.workers,
-            "characters": self._characters,
-            "earlier": self._earlier,
-        }
-        return Translator(**arguments | changes)
 
     @cached_property
     def characters(self) -> frozenset[str]:
         """Characters of sources that the tokenizer does not spell in bytes."""
-        if self._characters is not None:
-            return self._characters
+        if self.earlier is not None:
+            return self.earlier.characters
         return frozenset(" ").union(*self.tokenizer.vocabularies[0])
 
     def translate(
@@ -280,8 +259,8 @@ class Translator:
         Raises:
             InputError: As `translate`.
         """
-        if self._earlier is not None:
-            sentences = self._between(self._earlier, sentences, call, first_line)
+        if self.earlier is not None:
+            sentences = self._between(self.earlier, sentences, call, first_line)
         numbered = dict(enumerate(sentences, start=first_line))
         for number, sentence in numbered.items():
             self.preparation.check(sentence, number, call)
@@ -289,9 +268,7 @@ class Translator:
         short = {number: sentence for number, sentence in numbered.items() if number not in long}
         waiting = set(short)
 
-        def translate(
-            chosen: Mapping[int, Sentence], removed: Mapping[int, re.Pattern[str] | None]
-        ) -> dict[int, list[Translation]]:
+        def translate(chosen: Sentences, removed: Removed) -> Translations:
             results = {}
             for batch in self._translate(chosen, removed, call):
                 results.update(batch)
@@ -329,7 +306,7 @@ class Translator:
 
         All lines are read.
         """
-        preparation = self.preparation if self._earlier is None else self._earlier.preparation
+        preparation = self.preparation if self.earlier is None else self.earlier.preparation
         numbered = ((number, Sentence(Marked(line), options)) for number, line in enumerate(lines, start=1))
         preparation.find_long(numbered, options.unit, f"{name}: ")
 
@@ -347,9 +324,7 @@ class Translator:
         between = earlier.translate_sentences(once, CallOptions(unit=call.unit), first_line)
         return [replace(each, text=best.marked) for each, (best, *_) in zip(sentences, between, strict=True)]
 
-    def _translate(
-        self, sentences: Mapping[int, Sentence], removed: Mapping[int, re.Pattern[str] | None], call: CallOptions
-    ) -> Iterator[dict[int, list[Translation]]]:
+    def _translate(self, sentences: Sentences, removed: Removed, call: CallOptions) -> Iterator[Translations]:
         """Yield translations of sentences by number, in batches. What `removed` matches is removed, and put back."""
         read: list[Prepared] = []
         unread: list[Prepared] = []
@@ -366,7 +341,7 @@ class Translator:
             return
         search = call.search or self.search
 
-        def work(indices: np.ndarray) -> dict[int, list[Translation]]:
+        def work(indices: np.ndarray) -> Translations:
             batch = [read[i] for i in indices]
             counts = [each.sentence.options.n_best for each in batch]
             found = self.runner.search([requests[i] for i in indices], search, counts)
@@ -404,7 +379,7 @@ class Translator:
                 side and the line number, counted from 1. Results of earlier lines have been yielded, but for a few. Or
                 there are two models.
         """
-        if self._earlier is not None:
+        if self.earlier is not None:
             raise InputError("scores require one model: name those into and from the language between both")
         remaining = iter(enumerate(pairs, start=1))
         while chunk := list(islice(remaining, PAIRS)):
