@@ -29,7 +29,7 @@ INPUT = "\n".join(LINES).encode()
         ("--threads=0", "threads must be in [1, 1024], got 0"),
         ("--beam_size=0", "beam_size must be in [1, 1000], got 0"),
         ("--n_best=3", "n_best must be at most the beam size 2, got 3"),
-        ("--n_best=0", "n_best must be at least 1, got 0"),
+        ("--n_best=0", "n_best must be in [1, 1000], got 0"),
         ("--glossary=nowhere.tsv", "nowhere.tsv: no such file"),
         ("--prefix=nowhere.txt", "nowhere.txt: no such file"),
         *((f"--device {d}", f"device {d} cannot be used: ") for d in ("abacus", "meta")),

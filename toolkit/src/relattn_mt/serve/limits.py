@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from relattn_mt.config.base import Config, number
 from relattn_mt.support.errors import require
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class Limits(Config):
     """Limits on requests, and how sentences are batched
 
     Args:
@@ -30,30 +31,22 @@ class Limits:
         connections: Maximum number of connections. One client can have half of them. A further one gets status 429.
     """
 
-    characters: int = 20_000
-    sentences: int = 500
-    texts: int = 100
-    file: int = 5_000_000
-    files: int = 10
-    unpacked: int = 50_000_000
-    parsing: int = 2
-    memory: int = 400_000_000
-    stored: int = 200_000_000
-    waiting: int = 2_000
-    batch: int = 64
-    pause: float = 2.0
-    seconds: float = 60.0
-    header: float = 10.0
-    connections: int = 800
+    characters: int = number(20_000, "[1, 1e10]")
+    sentences: int = number(500, "[1, 1e10]")
+    texts: int = number(100, "[1, 1e10]")
+    file: int = number(5_000_000, "[1, 1e10]")
+    files: int = number(10, "[1, 1e10]")
+    unpacked: int = number(50_000_000, "[1, 1e10]")
+    parsing: int = number(2, "[1, 1e10]")
+    memory: int = number(400_000_000, "[1e8, 1e12]")  # the libraries alone take half of the least
+    stored: int = number(200_000_000, "[1, 1e10]")
+    waiting: int = number(2_000, "[1, 1e10]")
+    batch: int = number(64, "[1, 1e10]")
+    pause: float = number(2.0, "[0, 1000]")
+    seconds: float = number(60.0, "(0, 86400]")
+    header: float = number(10.0, "(0, 86400]")
+    connections: int = number(800, "[1, 1e10]")
 
     def __post_init__(self) -> None:
-        counts = ("characters", "sentences", "texts", "file", "files", "unpacked", "stored", "waiting", "batch")
-        for name in (*counts, "connections", "parsing"):
-            value = getattr(self, name)
-            require(1 <= value <= 10**10, f"{name} must be at least 1 and at most 10,000,000,000, got {value}")
+        super().__post_init__()
         require(self.sentences <= self.waiting, f"sentences must be at most waiting, got {self.sentences}")
-        require(0 <= self.pause <= 1000, f"pause must be at least 0 and at most 1,000 milliseconds, got {self.pause}")
-        least = 100_000_000  # the libraries alone take half of it
-        require(least <= self.memory <= 10**12, f"memory must be at least {least:,} bytes, got {self.memory}")
-        for name, value in (("seconds", self.seconds), ("header", self.header)):
-            require(0 < value <= 86400, f"{name} must be more than 0 and at most 86,400, got {value}")

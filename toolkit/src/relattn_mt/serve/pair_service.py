@@ -83,8 +83,10 @@ class PairService:
         """Return an item of the queue `sentences`. The beam size also limits the number of its translations."""
         fits = self._pieces_of_terms(text, options) <= _MOST_TERMS and self._pieces(prefix) <= _MOST_PREFIX
         require(fits, f"terms of a sentence must have at most {_MOST_TERMS} pieces, and a prefix {_MOST_PREFIX}")
-        count = min(options.n_best, self.translator.search.beam_size)
-        return Sentence(text, replace(options, n_best=count), prefix)
+        most = self.translator.search.beam_size
+        if options.n_best > most:
+            options = replace(options, n_best=most)
+        return Sentence(text, options, prefix)
 
     def _translate(self, sentences: Sequence[Sentence]) -> list[list[Translation]]:
         results = self.translator.translate_sentences(sentences)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
 
 from relattn_mt.config import SearchConfig
+from relattn_mt.config.base import Config, number
 from relattn_mt.support.errors import require
 from relattn_mt.translate import LongLines
 from relattn_mt.translate.glossary import Glossary
 
 
 @dataclass(frozen=True, kw_only=True)
-class SentenceOptions:
+class SentenceOptions(Config):
     """Options of a sentence. Sentences of one call may have different ones.
 
     Attributes:
@@ -35,7 +35,7 @@ class SentenceOptions:
         InputError: Options contradict each other or are out of range.
     """
 
-    n_best: int = 1
+    n_best: int = number(1, "[1, 1000]")
     glossary: Glossary | None = None
     keep_tags: bool = False
     keep_literals: bool = True
@@ -45,11 +45,9 @@ class SentenceOptions:
     check_language: bool = False
 
     def __post_init__(self) -> None:
-        choices = get_args(LongLines)
-        require(self.long_lines in choices, f"long_lines must be one of {', '.join(choices)}, got {self.long_lines!r}")
+        super().__post_init__()
         is_split = self.long_lines == "split"
         require(not (is_split and self.align), "long_lines split does not work with align: parts are aligned alone")
-        require(self.n_best >= 1, f"n_best must be at least 1, got {self.n_best}")
         require(not (self.keep_tags and self.align), "keep_tags does not work with align: restoring tags moves words")
 
 
