@@ -7,12 +7,13 @@ searches for, or compares with a part of a text, may be a part of a cell.
 
 from __future__ import annotations
 
+import fnmatch
 import re
 
 _CONSTANT = re.compile(r"""'(?:[^']|'')*'|((?:SEARCH|FIND)B?\(\s*)?"((?:[^"]|"")*)\"""", re.IGNORECASE)
 _PARTS = re.compile(r"\b(?:LEFT|RIGHT|MID)B?\(", re.IGNORECASE)
 _OPERATOR = re.compile("<>|[<>]?=|[<>]")
-_WILDCARD = re.compile(r"~([*?~])|(\*+)|(\?)|([^*?~]+|~)")
+_LITERAL = re.compile(r"~([*?~])|\[")  # an escaped character, and one that has a meaning for `fnmatch` only
 _LETTER = re.compile(r"[^\W\d_]")
 
 
@@ -31,8 +32,8 @@ class Comparisons:
         text = text.casefold()
         self._texts.add(text)
         if is_part or re.search("[*?~]", text):
-            pattern = _pattern(f"*{text}*" if is_part else text)
-            self._patterns[text] = re.compile(pattern, re.DOTALL)
+            pattern = _LITERAL.sub(lambda found: f"[{found[1] or found[0]}]", f"*{text}*" if is_part else text)
+            self._patterns[text] = re.compile(fnmatch.translate(pattern))
 
     def add_formula(self, formula: str, *, is_list: bool = False) -> None:
         """Add the constants of a formula, or the items of a list that is one constant: `"Yes,No"`."""
@@ -53,18 +54,3 @@ class Comparisons:
     def __contains__(self, text: str) -> bool:
         folded = text.strip().casefold()
         return folded in self._texts or any(each.fullmatch(folded) for each in self._patterns.values())
-
-
-def _pattern(text: str) -> str:
-    """Return the pattern of a text with wildcards. Only the last `*` backtracks, as in `fnmatch`, to bound time."""
-    first, *parts = _WILDCARD.sub(_wildcard, text).split(".*")
-    atomic = [f"(?>.*?{part})" for part in parts[:-1]]
-    last = [f".*{part}" for part in parts[-1:]]
-    return "".join([first, *atomic, *last])
-
-
-def _wildcard(found: re.Match[str]) -> str:
-    """Return the pattern of a wildcard or of other characters."""
-    if found[2] or found[3]:
-        return ".*" if found[2] else "."
-    return re.escape(found[1] or found[4])

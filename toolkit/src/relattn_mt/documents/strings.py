@@ -21,9 +21,8 @@ _JSON = re.compile(rf"({_STRING})(\s*:)?")
 _LINE = re.compile(rf"[ \t]*(?:#.*|(msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)?[ \t]*({_STRING})[ \t]*)?\r?")
 _ESCAPE = re.compile(r'\\(?:([abfnrtv"\\])|x([0-9A-Fa-f]{1,2})|([0-7]{1,3}))')
 _ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", '"': '"', "\\": "\\"}
-_UNESCAPED = {text: f"\\{name}" for name, text in _ESCAPES.items()}
+_ESCAPED = str.maketrans({text: f"\\{name}" for name, text in _ESCAPES.items()})
 _SINGULAR = re.compile("n(!=1|>1|==1[?])|EXPRESSION")  # a plural rule whose first form stands for 1, or for 0 and 1
-_SPECIAL = re.compile('["\\\\\a\b\f\n\r\t\v]')
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")  # NUL and half of a character
 _SPACE = re.compile(r"\s*")
 
@@ -148,7 +147,7 @@ class Po:
         remaining = iter(translations)
         lines = self._lines.copy()
         for begin, places, message in self._fills:
-            filled = _SPECIAL.sub(lambda found: _UNESCAPED[found[0]], message.fill(remaining))
+            filled = message.fill(remaining).translate(_ESCAPED)
             for place in places:
                 lines[place] = lines[place].replace('""', f'"{filled}"', 1)
             if self._is_fuzzy:
