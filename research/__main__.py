@@ -11,7 +11,7 @@ from typing import Literal
 
 from relattn_mt import config
 from relattn_mt.bundle import read_bundle
-from relattn_mt.commands.options import DeviceOptions, ReferenceText, SearchOptions, require_new_output
+from relattn_mt.commands.options import DeviceOptions, SearchOptions, require_new_output
 from relattn_mt.commands.parser import parse
 from relattn_mt.hub import resolve
 from relattn_mt.support.console import log_to_stderr
@@ -145,7 +145,7 @@ def quality(bundle: str, *, src: str, tgt: str, show: int = 0) -> None:
     measure(bundle, Path(src), Path(tgt), show=show)
 
 
-def positions(bundle: str, *, text: ReferenceText, width: int, device: DeviceOptions) -> None:
+def positions(bundle: str, *, src: str, ref: str, width: int, device: DeviceOptions) -> None:
     """Print by target position how well each token of a reference is predicted from the tokens before it.
 
     Nothing is translated (teacher forcing). The table has the percentage of tokens predicted correctly and the mean
@@ -153,11 +153,15 @@ def positions(bundle: str, *, text: ReferenceText, width: int, device: DeviceOpt
 
     Args:
         bundle: Directory of a bundle, or its name on the hub.
+        src: File of source lines, plain or compressed.
+        ref: File of reference translations, one per source line.
         width: Number of target positions per row of the table.
     """
+    from relattn_mt.tokens.text_files import ParallelFiles
+
     from research.positions import by_position, table
 
-    print(table(by_position(_load(bundle, device), text.pairs(), width=width)))
+    print(table(by_position(_load(bundle, device), list(ParallelFiles(src, ref)), width=width)))
 
 
 def _load(bundle: str, device: DeviceOptions) -> Translator:

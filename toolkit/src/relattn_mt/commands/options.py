@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 from relattn_mt.config import SearchConfig, SyntheticCleaningConfig
 from relattn_mt.support.errors import require
 from relattn_mt.support.files import real_path
-from relattn_mt.support.types import SentencePair
 from relattn_mt.translate import Precision
 
 if TYPE_CHECKING:
@@ -59,25 +58,6 @@ class DeviceOptions:
         from relattn_mt import load
 
         return load(bundle, **vars(self), src_lang=src_lang, tgt_lang=tgt_lang)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReferenceText:
-    """Text with reference translations
-
-    Args:
-        src: File of source lines, plain or compressed.
-        ref: File of reference translations, one per source line.
-    """
-
-    src: str
-    ref: str
-
-    def pairs(self) -> list[SentencePair]:
-        """Read the lines and their references."""
-        from relattn_mt.tokens.text_files import ParallelFiles
-
-        return list(ParallelFiles(self.src, self.ref))
 
 
 @dataclass(frozen=True, kw_only=True)
