@@ -171,7 +171,9 @@ def inspect(
 
 def shows_terms(config: ModelConfig) -> bool:
     """Return whether the scores of a model are a sum of terms that `view` knows."""
-    return config.decoder_mixer == "scheme" and config.position_spec.consists_of(*_WITH_TERMS)
+    return config.decoder_mixer == "scheme" and all(
+        isinstance(part, _WITH_TERMS) for part in config.position_spec.parts
+    )
 
 
 def view(layer: SelfAttention, x: Tensor, mixer: Mixer) -> SelfView:

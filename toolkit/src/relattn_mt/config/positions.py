@@ -203,10 +203,6 @@ class PositionSpec(NamedTuple):
         """The signal, if there is one, and the mixer."""
         return (self.mixer,) if self.signal is None else (self.signal, self.mixer)
 
-    def consists_of(self, *kinds: type[Part]) -> bool:
-        """Return whether the signal and the mixer are of the given kinds."""
-        return all(isinstance(part, kinds) for part in self.parts)
-
     @property
     def max_length(self) -> int | None:
         """Maximum length of a sequence in tokens; None for no limit."""
@@ -275,7 +271,7 @@ SCHEMES: dict[str, Scheme] = {
     "relative+learned": Scheme(
         "relative + learned",
         "`relative` and `learned` together, as when tables are added to a model with learned positions",
-        lambda config: (LearnedVectors(_value(config.max_positions)), _tables(config)),
+        lambda config: (LearnedVectors(config.max_positions), _tables(config)),
         _TABLES | {"max_positions": 1024},
     ),
     "sinusoidal": Scheme(
@@ -286,7 +282,7 @@ SCHEMES: dict[str, Scheme] = {
     "learned": Scheme(
         "learned",
         "a learned vector per position, added to embeddings (Gehring et al. 2017)",
-        lambda config: (LearnedVectors(_value(config.max_positions)), DotProduct()),
+        lambda config: (LearnedVectors(config.max_positions), DotProduct()),
         {"max_positions": 1024},
     ),
     "marian": Scheme(

@@ -71,7 +71,7 @@ def supports_positions(config: ModelConfig) -> bool:
     spec = config.position_spec
     if isinstance(spec.mixer, DistanceBias) and not spec.mixer.in_numpy:
         return False
-    return spec.consists_of(*SUPPORTED)
+    return all(isinstance(part, SUPPORTED) for part in spec.parts)
 
 
 @dataclass
