@@ -1,4 +1,4 @@
-"""Log messages on standard error, one line each, above a progress bar if there is one; times in words."""
+"""Log messages on standard error, one line each, above a progress bar if there is one."""
 
 from __future__ import annotations
 
@@ -86,11 +86,3 @@ class _Lines(logging.Handler):
         """Return the message. From level WARNING, it begins with the program's name and the level."""
         text = "\n".join(map(escape, super().format(record).split("\n")))
         return text if record.levelno < logging.WARNING else f"relattn-mt: {record.levelname.lower()}: {text}"
-
-
-def duration(seconds: float) -> str:
-    """Return a time in the largest unit of which there are at least two."""
-    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} seconds"

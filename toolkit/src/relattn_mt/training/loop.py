@@ -18,13 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from tqdm import tqdm
 
 from relattn_mt.config import TrainConfig, as_dict
 from relattn_mt.data.batching import Step
 from relattn_mt.model.transformer import Transformer
 from relattn_mt.support.allocation import return_freed_memory
-from relattn_mt.support.console import duration
 from relattn_mt.support.errors import Diverged, InputError, one_line
+from relattn_mt.support.types import Fields
 from relattn_mt.training import checkpoints
 from relattn_mt.training.journal import Journal, Progress
 from relattn_mt.training.objective import learning_rate, summed_loss
@@ -81,7 +82,7 @@ def fit(worker: Worker, run: Run, stop: Stop, *, show: bool) -> int:
                 began = time.monotonic()
             elif taken == _TIMED and left > train.log_every:
                 seconds = (time.monotonic() - began) / (_TIMED - 1) * left
-                journal.log(f"the remaining {left:,} steps take about {duration(seconds)}")
+                journal.log(f"the remaining {left:,} steps take about {tqdm.format_interval(seconds)}")
 
             validating = number % train.valid_every == 0 or number >= train.steps
             if number % train.log_every == 0 or validating:
@@ -111,7 +112,7 @@ def _finished(progress: Progress, train: TrainConfig) -> bool:
 def set_up(worker: Worker, model: Transformer, train: TrainConfig) -> tuple[nn.Module, Optimizer]:
     """Return the module to call for a forward pass on the device of `worker`, and the optimizer."""
     model.recompute = train.activation_checkpointing
-    options: dict[str, Any] = {"fallback_random": True}  # dropout is drawn as it is without compiling
+    options: Fields = {"fallback_random": True}  # dropout is drawn as it is without compiling
     called = cast(nn.Module, torch.compile(model, dynamic=True, options=options)) if train.compile else model
     module = worker.wrap(called)
     fused = train.precision != "fp16-mixed"  # a fused optimizer unscales gradients itself, which is after clipping
