@@ -17,7 +17,7 @@ from relattn_mt.config import ModelConfig
 from relattn_mt.config.positions import ClippedTables, DistanceBias, DistanceVectors, OtherMixer
 from relattn_mt.support.errors import InputError, one_line, reading, require
 from relattn_mt.support.lazy import LazyMapping
-from relattn_mt.support.types import VocabSizes
+from relattn_mt.support.types import Fields, VocabSizes
 
 Tensors = Mapping[str, np.ndarray]  # by name
 TensorDict = dict[str, np.ndarray]
@@ -218,7 +218,7 @@ def read_weights(*paths: Path) -> tuple[FileWeights, dict[str, str]]:
     """
     metadata: dict[str, str] = {}
     begins = []
-    entries: dict[str, Any] = {}
+    entries: Fields = {}
     for number, path in enumerate(paths):
         with reading(path, "truncated, damaged, or not a safetensors file"):
             with safetensors.safe_open(path, framework="numpy") as checked:
@@ -237,7 +237,7 @@ def read_weights(*paths: Path) -> tuple[FileWeights, dict[str, str]]:
 
 def write_weights(path: Path, table: Mapping[str, Weight], state: Tensors, metadata: Mapping[str, str]) -> None:
     """Write the weights of a table to a safetensors file, one after the other, in the order of safetensors."""
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    header: Fields = {"__metadata__": dict(metadata)}
     names = sorted(table, key=lambda name: (table[name].kind == "int8", name))
     end = 0
     for name in names:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from relattn_mt.support.errors import InputError, Interrupted, missing_package, one_line, reason, unknown
+from relattn_mt.support.errors import InputError, Interrupted, missing_package, one_line, reason, require_known
 from relattn_mt.version import __version__
 
 GROUPS = {
@@ -97,8 +97,7 @@ def _run(argv: Sequence[str]) -> None:
 def command_of(argv: Sequence[str]) -> tuple[str, Any, Sequence[str]]:
     """Return the name of a command, its function and its arguments."""
     name, *words = argv
-    if name not in COMMANDS:
-        raise unknown("command", name, COMMANDS)
+    require_known("command", name, COMMANDS)
     module = "import_" if name == "import" else name
     return name, getattr(import_module(f"relattn_mt.commands.{module}"), module), words
 

@@ -31,7 +31,8 @@ from relattn_mt.config.base import (
 )
 from relattn_mt.config.settings import value_of, values_of
 from relattn_mt.config.yaml import parse_yaml, read_yaml
-from relattn_mt.support.errors import InputError, reading, require, unknown
+from relattn_mt.support.errors import InputError, reading, require, require_known, unknown
+from relattn_mt.support.types import Fields
 
 _MESSAGES = (  # of argparse, and ours
     (r"argument (\S+): expected .*one argument", "{} must have a value"),
@@ -110,7 +111,7 @@ class _Help(HelpFormatter):
         return "\n\n".join(fill(paragraph, width, indent) for paragraph in text.split("\n\n"))
 
 
-def _options(argument: Argument) -> dict[str, Any]:
+def _options(argument: Argument) -> Fields:
     """Return the arguments of `add_argument` for a positional argument, or for an option with a value."""
     kind = argument.kind
     text = argument.help.replace("%", "%%")
@@ -119,7 +120,7 @@ def _options(argument: Argument) -> dict[str, Any]:
         values = default if isinstance(default, (list, tuple)) else [default]
         shown = [str(each).lower() if isinstance(each, bool) else str(each) for each in values]
         text += f" (default: {' '.join(shown)})"
-    options: dict[str, Any] = {"help": text, "metavar": _metavar(argument)}
+    options: Fields = {"help": text, "metavar": _metavar(argument)}
     if is_list(kind):
         options["nargs"] = "+" if argument.required else "*"
     elif argument.positional and not argument.required:
@@ -148,7 +149,7 @@ def is_list(kind: Any) -> bool:
 
 def parse(
     name: str, function: Callable[..., None], argv: Sequence[str], program: str = "relattn-mt"
-) -> tuple[dict[str, Any], bool]:
+) -> tuple[Fields, bool]:
     """Return the arguments to call the function of a command with, and whether the command is quiet.
 
     Raises:
@@ -178,8 +179,7 @@ def _environment(types: Types) -> Settings:
     given: Settings = {}
     for variable, text in os.environ.items():
         if variable.startswith(f"{_PREFIX}_"):
-            if variable not in keys:
-                raise unknown("environment variable", variable, keys)
+            require_known("environment variable", variable, keys)
             given[keys[variable]] = text
             if is_list(types[keys[variable]]):
                 with reading(variable, "not JSON"):

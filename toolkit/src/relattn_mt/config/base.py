@@ -10,6 +10,7 @@ from inspect import Parameter, cleandoc, getdoc, signature
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from relattn_mt.support.errors import InputError, one_line, require
+from relattn_mt.support.types import Fields
 
 # Surrogates stand for the bytes of a path that is not UTF-8. PyYAML writes U+0085 (next line) so that it reads a space.
 _NOT_TEXT = re.compile("[\0\x85\ud800-\udfff]")
@@ -127,7 +128,7 @@ def setting_types(owner: Owner, prefix: str = "") -> Types:
     return types
 
 
-def arguments_from(owner: Owner, values: Settings, prefix: str = "") -> dict[str, Any]:
+def arguments_from(owner: Owner, values: Settings, prefix: str = "") -> Fields:
     """Return the arguments to make a configuration or to call a command with, for settings by full name."""
     arguments = {}
     for name, argument in arguments_of(owner).items():

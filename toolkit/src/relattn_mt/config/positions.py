@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar, final
 
 from relattn_mt.config.base import Config, arguments_of, number
-from relattn_mt.support.errors import require, unknown
+from relattn_mt.support.errors import require, require_known
+from relattn_mt.support.types import Fields
 
 _T = TypeVar("_T")
 Shapes = dict[str, tuple[int, ...]]  # of weights, by name
@@ -247,7 +248,7 @@ def _tables(config: PositionConfig) -> ClippedTables:
     )
 
 
-_TABLES: dict[str, Any] = {
+_TABLES: Fields = {
     "clip": 16,
     "clip_right": None,
     "beyond": "clip",
@@ -365,8 +366,7 @@ class PositionConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.positions not in SCHEMES:
-            raise unknown("position scheme", self.positions, SCHEMES)
+        require_known("position scheme", self.positions, SCHEMES)
         defaults = SCHEMES[self.positions].options
         for name in OPTION_NAMES:
             value = getattr(self, name)

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 from relattn_mt.config.base import Settings, Types, arguments_from, setting_types
 from relattn_mt.support.errors import InputError, naming, one_line, reading, require, unknown
 from relattn_mt.support.files import require_regular
-from relattn_mt.support.types import AnyPath
+from relattn_mt.support.types import AnyPath, Fields
 
 _C = TypeVar("_C")
 _MAX_BYTES = 1 << 20  # per file
@@ -54,7 +54,7 @@ def read_json_settings(path: AnyPath) -> Settings:
         return _unique(_leaves(root, ""))
 
 
-def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: Iterable[tuple[str, Any]]) -> Fields:
     """Return a dictionary of pairs whose names are all different. Raise ValueError if they are not."""
     values = {}
     for name, value in pairs:
@@ -64,7 +64,7 @@ def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _leaves(group: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+def _leaves(group: Fields, prefix: str) -> Iterator[tuple[str, Any]]:
     """Yield the full name and the value of each setting in an object of JSON."""
     for key, value in group.items():
         name = prefix + one_line(key, 40)

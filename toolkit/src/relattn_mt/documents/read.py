@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from relattn_mt.documents.encodings import decode
 from relattn_mt.documents.languages import with_language
-from relattn_mt.support.errors import InputError, require
+from relattn_mt.support.errors import InputError, require, require_at_most
 from relattn_mt.text.marked import Marked
 
 MAX_TAGS = 50_000  # within the texts of a file for the server
@@ -77,10 +77,8 @@ def document_texts(name: str, content: bytes, unpacked: int, characters: int) ->
     """
     document = read_document(name, content, unpacked)
     texts = document.texts
-    count = sum(len(text.text) for text in texts)
-    require(count <= characters, f"the text of a file must have at most {characters:,} characters, got {count:,}")
-    tags = sum(len(text.marks) for text in texts)
-    require(tags <= MAX_TAGS, f"the texts of a file must have at most {MAX_TAGS:,} tags, got {tags:,}")
+    require_at_most(characters, sum(len(text.text) for text in texts), "the text of a file", "characters")
+    require_at_most(MAX_TAGS, sum(len(text.marks) for text in texts), "the texts of a file", "tags")
     return texts, kept_texts(document)
 
 

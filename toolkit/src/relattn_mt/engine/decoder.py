@@ -33,7 +33,7 @@ from relattn_mt.engine.packing import Packing, address, aligned, padded, unknown
 from relattn_mt.engine.quantization import quantize
 from relattn_mt.engine.terms import TERMS, angles, sinusoids
 from relattn_mt.search.types import SearchRules
-from relattn_mt.support.types import VocabSizes
+from relattn_mt.support.types import Fields, VocabSizes
 from relattn_mt.weights import TensorDict, Tensors, is_quantized
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class NativeState:
     """
 
     capacity: int
-    arguments: dict[str, Any]
+    arguments: Fields
     src_lengths: np.ndarray
     kept: list[Any]
     sources: np.ndarray
@@ -147,7 +147,7 @@ class NativeDecoder:
         bias = pack.read("output_bias") if config.output_bias else None
         output = pack.map(*pack.rows(output_name, bias), end=-math.inf)
 
-        def embedding(name: str) -> dict[str, Any]:
+        def embedding(name: str) -> Fields:
             if kernel == FLOAT:
                 return {"embedding": pack.keep(pack.read(name))}
             return {"embedding_map": output if name == output_name else pack.map(*pack.rows(name))}
@@ -165,7 +165,7 @@ class NativeDecoder:
             "embedding_scale": config.dim**0.5 if config.scaled_embeddings else 1.0,
             "epsilon": config.norm_epsilon,
         }
-        self.arguments: dict[str, dict[str, Any]] = {}
+        self.arguments: dict[str, Fields] = {}
         self.layers: dict[str, list[Any]] = {}
         self.signals: TensorDict = {}
         for stack, side in (("decoder", "tgt"), ("encoder", "src")):
@@ -223,7 +223,7 @@ class NativeDecoder:
         arguments.space = address(space)
         self.functions[name](pointer)
 
-    def positions(self, stack: str, length: int) -> tuple[dict[str, Any], list[Any]]:
+    def positions(self, stack: str, length: int) -> tuple[Fields, list[Any]]:
         """Return the arguments of the encoder or the decoder for a number of positions, and what they point to."""
         require_length(self.spec.max_length, length)
         is_decoder = stack == "decoder"

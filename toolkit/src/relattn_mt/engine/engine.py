@@ -13,7 +13,7 @@ from relattn_mt.engine.decoder import BLOCK, NativeDecoder, NativeState, integer
 from relattn_mt.engine.packing import address, aligned
 from relattn_mt.engine.shortlist import Shortlist
 from relattn_mt.search.engine import NextTokens
-from relattn_mt.search.types import MOST_POSITIONS, NEVER, Hypothesis, Request, SearchRules
+from relattn_mt.search.types import MOST_POSITIONS, NEVER, Hypotheses, Hypothesis, Request, SearchRules
 from relattn_mt.support.errors import InputError
 from relattn_mt.support.types import IdRows
 
@@ -47,7 +47,7 @@ class NativeEngine:
     def __repr__(self) -> str:
         return f"{self._decoder.config.summary}, {self.precision}"
 
-    def search(self, requests: Sequence[Request], rules: SearchRules) -> list[list[Hypothesis]]:
+    def search(self, requests: Sequence[Request], rules: SearchRules) -> Hypotheses:
         groups: dict[bool, list[int]] = {}  # requests by whether they have constraints
         for i, request in enumerate(requests):
             has_text = bool(request.phrases or request.spelling) or len(request.prefix) > rules.given
@@ -64,7 +64,7 @@ class NativeEngine:
             results |= zip(numbers, hypotheses, strict=True)
         return [results[i] for i in range(len(requests))]
 
-    def _search(self, requests: Sequence[Request], rules: SearchRules) -> list[list[Hypothesis]]:
+    def _search(self, requests: Sequence[Request], rules: SearchRules) -> Hypotheses:
         """Search without constraints, in one call of C. Raises MemoryError if the cache does not fit in memory."""
         sentences = len(requests)
         beam = rules.beam_size
@@ -89,7 +89,7 @@ class NativeEngine:
         steps = self._decoder.functions["search"](ctypes.addressof(arguments))
         if steps < 0:
             raise MemoryError(f"the cache of a search must fit in memory, got {sentences} sentences and beam {beam}")
-        results: list[list[Hypothesis]] = []
+        results: Hypotheses = []
         best_tokens = tokens[:, : rules.n_best, :steps].tolist()
         for rows, row_scores in zip(best_tokens, scores[:, : rules.n_best].tolist(), strict=True):
             hypotheses = []

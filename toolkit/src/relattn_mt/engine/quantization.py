@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from relattn_mt.engine.library import LARGEST, LARGEST_IMPORTED
-from relattn_mt.support.errors import require
+from relattn_mt.support.errors import require, require_at_most
 from relattn_mt.weights import SCALE, LazyWeights, Tensors, is_quantizable
 
 MAX_INPUTS = 1 << 17  # of a map, so that sums fit in 32 bits
@@ -31,10 +31,7 @@ def quantize(weights: Tensors, scales: Tensors | None = None) -> LazyWeights:
         require(np.isfinite(weight).all(), f"weights in int8 must be finite, got NaN or infinity in {name}")
         if not is_quantizable(name):
             return weight, weight[:0]
-        inputs = weight.shape[1]
-        require(
-            inputs <= MAX_INPUTS, f"weights in int8 must have at most {MAX_INPUTS:,} inputs, got {inputs:,} in {name}"
-        )
+        require_at_most(MAX_INPUTS, weight.shape[1], f"{name} in int8", "inputs")
         if scales is None:
             largest = LARGEST
             scale = np.maximum(np.abs(weight.max(1)), np.abs(weight.min(1))) / np.float32(largest)

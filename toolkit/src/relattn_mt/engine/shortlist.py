@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from relattn_mt.support.errors import require
-from relattn_mt.support.types import VocabSizes
+from relattn_mt.support.types import IdRows, VocabSizes
 
 SHORTLIST = "shortlist.bin"  # file in a bundle
 _MAGIC = bytes.fromhex("f5173401d5481af1")
@@ -79,7 +79,7 @@ class Shortlist:
         return np.flatnonzero(mask)
 
 
-def packed(lists: Sequence[Sequence[int]], first: int, best: int) -> bytes:
+def packed(lists: IdRows, first: int, best: int) -> bytes:
     """Return the content of a file with the target ids of each source id, of at most `best` each."""
     offsets = np.cumsum([0, *map(len, lists)])
     ids = np.concatenate(lists)

@@ -259,11 +259,16 @@ def _require_floats(valid: bool, name: str, source: Path, storage: str) -> None:
     require(valid, f"{what}, got {storage}")
 
 
+def require_setting(valid: object, source: Path, name: str, rule: str, value: object) -> None:
+    """Raise an InputError unless the value of a setting in a file is as the rule says, such as "a whole number"."""
+    require(valid, f"{source}: {name} must be {rule}, got {one_line(repr(value), 40)}")
+
+
 def typed(source: Path, name: str, value: Any, kind: type[T]) -> T:
     """Return the value of a setting. Raises InputError unless it has the type, int or float, and is finite."""
     valid = type(value) in ((int, float) if kind is float else (int,)) and abs(value) <= sys.float_info.max
     expected = "a finite number" if kind is float else "a whole number"
-    require(valid, f"{source}: {name} must be {expected}, got {one_line(repr(value), 40)}")
+    require_setting(valid, source, name, expected, value)
     return kind(value)
 
 

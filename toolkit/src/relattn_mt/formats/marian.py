@@ -44,6 +44,7 @@ from relattn_mt.formats.foreign_model import (
     read_json,
     read_tokenizer,
     require_matrices,
+    require_setting,
     require_weights,
     spm_pieces,
     typed,
@@ -52,7 +53,7 @@ from relattn_mt.formats.foreign_model import (
 )
 from relattn_mt.formats.names import TABLES as NAMES
 from relattn_mt.formats.names import Names
-from relattn_mt.support.errors import InputError, naming, one_line, reading, require
+from relattn_mt.support.errors import InputError, naming, one_line, reading, require, require_at_most
 from relattn_mt.support.types import Fields, LanguagePair
 from relattn_mt.weights import TensorDict
 
@@ -150,7 +151,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     lists = _named(path, settings, "shortlist", sorted(path.glob("lex*.bin"))[:1], 1, 0)
     for name, size in expected.items():
         option = options.get(name, size)
-        require(option == size, f"{source}: {name} must be {size}, as its tensors have it, got {one_line(option, 40)}")
+        require_setting(option == size, source, name, f"{size}, as its tensors have it", option)
     unused = [f"{name} {settings[name]}" for name in _OTHER_SEARCH if settings.get(name)]
     return ForeignModel(
         toolkit="Marian",
@@ -209,7 +210,7 @@ def _read_bin(file: Reader, scales: TensorDict) -> TensorDict:
     names = [bytes(file.take(head[0], "the names")).rstrip(b"\0").decode() for head in heads]
     shapes = []
     for name, (_, _, rank, _) in zip(names, heads, strict=True):
-        require(rank <= _MOST_DIMENSIONS, f"{name} must have at most {_MOST_DIMENSIONS} dimensions, got {rank}")
+        require_at_most(_MOST_DIMENSIONS, rank, name, "dimensions")
         shapes.append(struct.unpack(f"<{rank}i", file.take(4 * rank, f"the shape of {name}")))
     file.take(file.number("Q", "the padding"), "the padding")
     tensors: TensorDict = {}
@@ -283,7 +284,7 @@ def _alignment(source: Path, options: Fields, layers: int) -> Fields:
     name = "transformer-guided-alignment-layer"
     layer = options.get(name, "last")
     number = layers if layer == "last" else typed(source, name, int(layer) if str(layer).isdecimal() else layer, int)
-    require(1 <= number <= layers, f"{source}: {name} must be in [1, {layers}] or last, got {one_line(layer, 40)}")
+    require_setting(1 <= number <= layers, source, name, f"in [1, {layers}] or last", layer)
     return {"alignment_layer": number - 1, "alignment_heads": 1}
 
 

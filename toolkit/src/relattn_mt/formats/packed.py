@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from relattn_mt.support.errors import InputError, reason
+from relattn_mt.support.errors import InputError, writing
 from relattn_mt.support.files import real_path
 from relattn_mt.tokens.text_files import blocks
 
@@ -58,11 +58,8 @@ def unpack(file: Path, target: Path, most: int | None = None) -> None:
     Raises:
         InputError: As `unpacked`, or the content is longer.
     """
-    try:
-        with target.open("wb") as out:
-            for block in blocks(file):
-                out.write(block)
-                if most is not None and out.tell() > most:
-                    raise InputError(f"{file}: must have {most:,} bytes when it is unpacked, got more")
-    except OSError as error:
-        raise InputError(f"{target}: cannot be written: {reason(error)}") from error
+    with writing(target), target.open("wb") as out:
+        for block in blocks(file):
+            out.write(block)
+            if most is not None and out.tell() > most:
+                raise InputError(f"{file}: must have {most:,} bytes when it is unpacked, got more")

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from relattn_mt.model.transformer import Cache, Transformer
 from relattn_mt.search import beam
 from relattn_mt.search.engine import NextTokens
-from relattn_mt.search.types import Hypothesis, Request, SearchRules
+from relattn_mt.search.types import Hypotheses, Request, SearchRules
 from relattn_mt.support.types import IdRows
 
 
@@ -50,7 +50,7 @@ class TorchEngine:
     def __repr__(self) -> str:
         return f"{self.model.config.summary}, {self.precision} on {self.device}"
 
-    def search(self, requests: Sequence[Request], rules: SearchRules) -> list[list[Hypothesis]]:
+    def search(self, requests: Sequence[Request], rules: SearchRules) -> Hypotheses:
         return beam.search(self, requests, rules)
 
     @torch.inference_mode()

@@ -45,7 +45,8 @@ import numpy as np
 from relattn_mt.search.engine import Engine, NextTokens
 from relattn_mt.search.phrases import PhraseState
 from relattn_mt.search.repetition import restrain
-from relattn_mt.search.types import NEVER, Hypothesis, Request, SearchRules
+from relattn_mt.search.types import NEVER, Hypotheses, Hypothesis, Request, SearchRules
+from relattn_mt.support.types import Ids
 
 BLOCK = 64  # values of a row whose maximum is computed first, which is faster than to partition all
 
@@ -68,7 +69,7 @@ class Partial:
     phrases: PhraseState
     left: int
     log_prob: float = 0.0
-    tokens: tuple[int, ...] = ()
+    tokens: Ids = ()
 
     @property
     def length(self) -> int:
@@ -163,13 +164,13 @@ def largest(x: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     return np.take_along_axis(x, index, 1), index
 
 
-def search(engine: Engine, requests: Sequence[Request], rules: SearchRules) -> list[list[Hypothesis]]:
+def search(engine: Engine, requests: Sequence[Request], rules: SearchRules) -> Hypotheses:
     """Search a batch, and return the `rules.n_best` best hypotheses of each request, best first.
 
     A request with fewer complete sequences within its limit has fewer hypotheses, and one for which log-probabilities
     are NaN has none.
     """
-    results: list[list[Hypothesis]] = [[] for _ in requests]
+    results: Hypotheses = [[] for _ in requests]
     state = engine.start([request.src_ids for request in requests], max(request.limit for request in requests))
     live = []  # by row
     for row, request in enumerate(requests):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from relattn_mt.search.types import Hypothesis, Request, SearchRules
+from relattn_mt.search.types import Hypotheses, Request, SearchRules
 from relattn_mt.support.types import IdRows
 
 
@@ -49,7 +49,7 @@ class Engine(Protocol):
     max_length: int | None
     knows_alignment: bool
 
-    def search(self, requests: Sequence[Request], rules: SearchRules) -> list[list[Hypothesis]]:
+    def search(self, requests: Sequence[Request], rules: SearchRules) -> Hypotheses:
         """Return the `rules.n_best` best hypotheses of each request, best first, as `beam.search` defines them.
 
         Raises:

@@ -9,6 +9,7 @@ import numpy as np
 
 from relattn_mt.config import SearchConfig
 from relattn_mt.search.length_penalty import length_penalty
+from relattn_mt.support.types import Ids
 
 NEVER = float("-inf")
 MOST_POSITIONS = 8192  # of a search: its memory per step and hypothesis grows with the limit
@@ -58,7 +59,7 @@ class Request:
     src_ids: list[int]
     limit: int
     prefix: list[int] = field(default_factory=list)
-    phrases: tuple[tuple[int, ...], ...] = ()
+    phrases: tuple[Ids, ...] = ()
     spelling: Spelling | None = None
 
 
@@ -73,6 +74,9 @@ class Hypothesis:
 
     tokens: list[int]
     score: float
+
+
+Hypotheses = list[list[Hypothesis]]  # of each request, best first
 
 
 @dataclass(frozen=True, kw_only=True)

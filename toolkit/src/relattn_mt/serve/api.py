@@ -26,7 +26,7 @@ from relattn_mt.serve.parameters import Parameters, check_parameters, read_param
 from relattn_mt.serve.progress import FileProgress
 from relattn_mt.serve.queue import CLIENT, QueueFull
 from relattn_mt.serve.routing import Router, ScoredText
-from relattn_mt.support.errors import reading, require
+from relattn_mt.support.errors import reading, require, require_at_most
 from relattn_mt.support.types import Fields
 from relattn_mt.tokens.text_files import read_lines
 from relattn_mt.translate import output_formats
@@ -78,8 +78,7 @@ class Api:
         """Translate a text or a list of texts."""
         body = await self._parameters(request)
         texts = [body["q"]] if isinstance(body["q"], str) else body["q"]
-        limit = self._limits.texts
-        require(len(texts) <= limit, f"q must have at most {limit:,} texts, got {len(texts):,}")
+        require_at_most(self._limits.texts, len(texts), "q", "texts")
         self._router.check_texts(texts)
         self._metrics.characters.inc(sum(map(len, texts)))
         html = body["format"] == "html"

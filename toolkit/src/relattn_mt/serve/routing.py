@@ -22,7 +22,7 @@ from relattn_mt.serve.limits import Limits
 from relattn_mt.serve.metrics import Metrics
 from relattn_mt.serve.pair_service import PairService, Word
 from relattn_mt.serve.queue import RECENT, BatchQueue, QueueFull
-from relattn_mt.support.errors import InputError, one_line, require
+from relattn_mt.support.errors import InputError, one_line, require, require_at_most
 from relattn_mt.support.types import LanguagePair
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.sentences import SplitText, split
@@ -320,9 +320,7 @@ class Router:
 
     def check_texts(self, texts: Sequence[str]) -> None:
         """Raise an InputError if texts have too many characters in total, or NUL."""
-        count = sum(map(len, texts))
-        most = self.limits.characters
-        require(count <= most, f"a request must have at most {most:,} characters, got {count:,}")
+        require_at_most(self.limits.characters, sum(map(len, texts)), "a request", "characters")
         for text in texts:
             require_no_nul(text, "q")
 
@@ -397,9 +395,7 @@ class Router:
         """Return the sentences of each text, and the translations of each sentence, best first."""
         split_texts = [split(text, *model.splitting, options.keep_literals and not prefix) for text in texts]
         sentences = [sentence for text in split_texts for sentence in text.sentences]
-        count = len(sentences)
-        most = self.limits.sentences
-        require(count <= most, f"a request must have at most {most:,} sentences, got {count:,}")
+        require_at_most(self.limits.sentences, len(sentences), "a request", "sentences")
         items = [model.sentence(sentence, options, prefix) for sentence in sentences]
         translations = iter(await model.sentences.submit(items))
         return [(text, [next(translations) for _ in text.sentences]) for text in split_texts]

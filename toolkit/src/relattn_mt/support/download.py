@@ -16,7 +16,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from relattn_mt.support.console import progress_bar, shows_progress
-from relattn_mt.support.errors import InputError, one_line, reading, reason, require
+from relattn_mt.support.errors import InputError, one_line, reading, require, writing
 
 _SECONDS = 30  # without data, after which a connection has failed
 _BLOCK = 1 << 18  # bytes per read
@@ -61,16 +61,14 @@ def download(url: str, target: Path) -> None:
     if response.status != http.client.PARTIAL_CONTENT:
         begin = 0
     total = response.length and begin + response.length
-    try:
-        with (
-            target.open("ab" if begin else "wb") as file,
-            progress_bar(total, "B", shown=shows_progress(), initial=begin) as advance,
-        ):
-            for block in _blocks(url, response, MOST):
-                file.write(block)
-                advance(len(block))
-    except OSError as error:
-        raise InputError(f"{target}: cannot be written: {reason(error)}") from error
+    with (
+        writing(target),
+        target.open("ab" if begin else "wb") as file,
+        progress_bar(total, "B", shown=shows_progress(), initial=begin) as advance,
+    ):
+        for block in _blocks(url, response, MOST):
+            file.write(block)
+            advance(len(block))
 
 
 def _blocks(url: str, response: http.client.HTTPResponse, most: int) -> Iterator[bytes]:

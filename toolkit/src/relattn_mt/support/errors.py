@@ -73,6 +73,15 @@ def reading(path: AnyPath, fault: str) -> Iterator[None]:
 
 
 @contextmanager
+def writing(path: AnyPath) -> Iterator[None]:
+    """Turn an error of the system in the block into an InputError with the name of the file that is written."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {reason(error)}") from error
+
+
+@contextmanager
 def naming(path: AnyPath) -> Iterator[None]:
     """Let the message of any InputError in the block begin with the name of a file."""
     try:
@@ -85,6 +94,11 @@ def require(condition: object, message: str) -> None:
     """Raise an InputError with `message` unless `condition` holds."""
     if not condition:
         raise InputError(message)
+
+
+def require_at_most(most: int, count: int, subject: str, things: str) -> None:
+    """Raise an InputError if a subject, such as "a request", has more than `most` things, such as "characters"."""
+    require(count <= most, f"{subject} must have at most {most:,} {things}, got {count:,}")
 
 
 def require_language(name: str, code: str) -> None:
@@ -143,6 +157,12 @@ def unknown(what: str, name: str, names: Collection[str]) -> InputError:
     elif len(names) <= _MOST_CHOICES:
         message += f"; choose from {', '.join(names)}"
     return InputError(message)
+
+
+def require_known(what: str, name: str, names: Collection[str]) -> None:
+    """Raise the error that `unknown` returns unless a name is one of `names`."""
+    if name not in names:
+        raise unknown(what, name, names)
 
 
 def reason(error: OSError) -> str:

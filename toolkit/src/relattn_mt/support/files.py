@@ -10,11 +10,11 @@ import re
 import shutil
 import stat
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from relattn_mt.support.errors import InputError, reading, reason, require
+from relattn_mt.support.errors import InputError, reading, reason, require, writing
 from relattn_mt.support.types import AnyPath
 
 _LEFTOVER = re.compile(r"\.relattn-[0-9a-f]{16}\.part")  # name of what a killed process may leave half-written
@@ -139,6 +139,12 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
         aside.write_bytes(content)
 
 
+def write_files(directory: Path, files: Mapping[str, bytes]) -> None:
+    """Write files to a directory, given their contents by name."""
+    for name, content in files.items():
+        (directory / name).write_bytes(content)
+
+
 @contextmanager
 def output(path: Path) -> Iterator[Callable[[bytes | memoryview], object]]:
     """Open a file and yield a function that writes its content. A regular file is replaced with `putting`.
@@ -149,17 +155,14 @@ def output(path: Path) -> Iterator[Callable[[bytes | memoryview], object]]:
         InputError: The file cannot be opened, which is known before the block runs, or cannot be written.
     """
     if path.is_symlink() or (path.exists() and not stat.S_ISREG(path.stat().st_mode)):
-        try:
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb") as file:
+        with writing(path), os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb") as file:
 
-                def write_through(content: bytes | memoryview) -> None:
-                    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                        file.truncate()
-                    file.write(content)
+            def write_through(content: bytes | memoryview) -> None:
+                if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    file.truncate()
+                file.write(content)
 
-                yield write_through
-        except OSError as error:
-            raise InputError(f"{path}: cannot be written: {reason(error)}") from error
+            yield write_through
         return
     with putting(path) as aside, open(aside, "wb") as file:
         yield file.write

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from relattn_mt.support.types import SentencePair
 from relattn_mt.text.alignment import Links
 
 LEAST = 5
@@ -42,7 +43,7 @@ def words_of(line: str) -> list[str]:
     return [_AROUND.sub("", word).lower() for word in _WORD.findall(line)]
 
 
-def lexicon(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+def lexicon(pairs: Iterable[SentencePair]) -> dict[str, str]:
     """Return the source word of each target word whose translation is sure, from pairs of sentences."""
     pairs = list(pairs)
     if not pairs:
@@ -68,7 +69,7 @@ def _numbered(lines: Iterable[str]) -> tuple[list[str], list[np.ndarray]]:
     return list(known), numbers
 
 
-def agreement(sources: Mapping[str, str], pairs: Iterable[tuple[str, str]], links: Iterable[Links]) -> Agreement:
+def agreement(sources: Mapping[str, str], pairs: Iterable[SentencePair], links: Iterable[Links]) -> Agreement:
     """Compare links with a lexicon, for the words that occur once on each side of their pair.
 
     Args:

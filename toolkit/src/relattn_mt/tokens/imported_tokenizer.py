@@ -21,7 +21,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
-from relattn_mt.support.errors import InputError, naming, one_line, reading, require, unknown
+from relattn_mt.support.errors import InputError, naming, one_line, reading, require, require_known
 from relattn_mt.support.files import read_bytes
 from relattn_mt.support.types import IdPair, SentencePair
 from relattn_mt.tokens.bpe import BpeModel, piece_text
@@ -109,10 +109,8 @@ class Vocabulary:
             around = tgt_lang
             if self.reads_source_language:
                 around = src_lang
-                if src_lang not in self.languages:
-                    raise unknown("src_lang", src_lang, self.languages)
-            if tgt_lang not in self.languages:
-                raise unknown("tgt_lang", tgt_lang, self.languages)
+                require_known("src_lang", src_lang, self.languages)
+            require_known("tgt_lang", tgt_lang, self.languages)
             tokens = self.languages.values()
             for name, code in (("source_begin", around), ("source_end", around), ("target_begin", tgt_lang)):
                 pieces = getattr(self, name)

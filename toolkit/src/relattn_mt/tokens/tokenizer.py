@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import sentencepiece
 
-from relattn_mt.support.errors import InputError, naming, require, unknown
+from relattn_mt.support.errors import InputError, naming, require, require_known
 from relattn_mt.support.files import read_bytes
 from relattn_mt.support.processor import cores
 from relattn_mt.support.types import AnyPath, IdPair, Ids, SentencePair
@@ -201,8 +201,7 @@ class Tokenizer:
         """
         if not self.languages:
             return self
-        if tgt_lang not in self.languages:
-            raise unknown("tgt_lang", tgt_lang, self.languages)
+        require_known("tgt_lang", tgt_lang, self.languages)
         tokenizer = copy(self)
         token = self._model.piece_to_id(self.languages[tgt_lang])
         tokenizer.special = SpecialTokens(src_begin=(token,))

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -23,11 +22,9 @@ from tqdm import tqdm
 
 from relattn_mt.data.batching import Step
 from relattn_mt.support.console import shows_progress
-from relattn_mt.support.errors import Diverged, InputError, reading, reason
+from relattn_mt.support.errors import Diverged, reading, writing
 from relattn_mt.support.files import as_csv, write_atomically
-
-if TYPE_CHECKING:
-    from relattn_mt.training.worker import Worker
+from relattn_mt.training.worker import Worker
 
 LOG = "log.csv"
 VALID = "valid.csv"
@@ -195,11 +192,8 @@ def _append(path: Path, columns: Sequence[str], rows: Iterable[Sequence[float | 
     if not path.exists():
         write_atomically(path, as_csv([columns]).encode())
     text = as_csv([[f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows])
-    try:
-        with open(path, "a", newline="", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:  # a full disk, which Python reports without the name of the file
-        raise InputError(f"{path}: cannot be written: {reason(error)}") from error
+    with writing(path), open(path, "a", newline="", encoding="utf-8") as file:
+        file.write(text)
 
 
 def _read_csv(path: Path, columns: Sequence[str]) -> list[list[str]]:

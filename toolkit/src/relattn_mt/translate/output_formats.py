@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from relattn_mt.support.types import Fields
 from relattn_mt.text.alignment import Links
 from relattn_mt.translate import Format
 from relattn_mt.translate.translation import Translation
@@ -65,12 +65,12 @@ def report(rows: Iterable[str]) -> bytes:
     return "".join(f"{line}\n" for line in (header, *numbered)).encode()
 
 
-def columns(translation: Translation, *, align: bool) -> dict[str, Any]:
+def columns(translation: Translation, *, align: bool) -> Fields:
     """Return the columns of a translation in a table: numbers with four digits, and text.
 
     The names of warnings are separated by spaces. With `align`, there is a column for the alignment.
     """
-    row: dict[str, Any] = {
+    row: Fields = {
         "score": round(translation.score, 4),
         "confidence": round(translation.confidence, 4),
         "translation": translation.text,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from relattn_mt.config import SearchConfig
 from relattn_mt.search.types import MOST_POSITIONS, Request
-from relattn_mt.support.errors import InputError, one_line, require
+from relattn_mt.support.errors import InputError, one_line, require, require_at_most
 from relattn_mt.support.types import LanguagePair
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import has_text, literal_pattern, tag_pattern
@@ -262,7 +262,7 @@ def search_limit(src_pieces: int, search: SearchConfig) -> int:
 
 def require_length(line: str, name: str) -> None:
     """Raise an InputError, which begins with `name`, if a line has more than LONGEST_LINE characters."""
-    require(len(line) <= LONGEST_LINE, f"{name} must have at most {LONGEST_LINE:,} characters, got {len(line):,}")
+    require_at_most(LONGEST_LINE, len(line), name, "characters")
 
 
 def require_readable(line: str, name: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from relattn_mt.config import SearchConfig
 from relattn_mt.search.engine import Engine
-from relattn_mt.search.types import DIVERGED, Hypothesis, Request, SearchRules
+from relattn_mt.search.types import DIVERGED, Hypotheses, Request, SearchRules
 from relattn_mt.support.errors import Diverged, InputError, require
 from relattn_mt.support.types import IdRows
 from relattn_mt.text.alignment import Links, WordAlignment, align_words
@@ -59,9 +59,7 @@ class Runner:
         with ThreadPoolExecutor(self.workers) as pool:
             yield from pool.map(work, batches)
 
-    def search(
-        self, requests: Sequence[Request], search: SearchConfig, counts: Sequence[int]
-    ) -> list[list[Hypothesis]]:
+    def search(self, requests: Sequence[Request], search: SearchConfig, counts: Sequence[int]) -> Hypotheses:
         """Return the best hypotheses of each request, as many as `counts` says. Lengths should be similar.
 
         Raises:

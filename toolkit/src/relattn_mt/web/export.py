@@ -9,7 +9,8 @@ from typing import Any
 from relattn_mt.bundle import Bundle
 from relattn_mt.engine.shortlist import SHORTLIST
 from relattn_mt.support.errors import require
-from relattn_mt.support.files import as_size, putting, require_outside, require_replaceable
+from relattn_mt.support.files import as_size, putting, require_outside, require_replaceable, write_files
+from relattn_mt.support.types import Fields
 from relattn_mt.tokens.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
 from relattn_mt.tokens.tokenizer import TOKENIZER
 from relattn_mt.translate.translator import pairs_of
@@ -51,7 +52,7 @@ def export(bundle: Bundle, out: Path) -> str:
     files = {name: (FOLDER / name).read_bytes() for name in (*MODULE, *PAGE)}
     files[STYLE.name] = STYLE.read_bytes()
 
-    def named(name: str, content: bytes) -> dict[str, Any]:
+    def named(name: str, content: bytes) -> Fields:
         """Add a file under its name and hash, and return its entry in the manifest."""
         stem, suffix = name.rsplit(".", 1)
         path = f"{stem}-{hashlib.sha256(content).hexdigest()[:12]}.{suffix}"
@@ -83,12 +84,11 @@ def export(bundle: Bundle, out: Path) -> str:
     files[SERVICE] = listed.encode() + (FOLDER / SERVICE).read_bytes()
     with putting(out) as aside:
         aside.mkdir()
-        for name, content in files.items():
-            (aside / name).write_bytes(content)
+        write_files(aside, files)
     return f"{out}: {len(files)} files, {as_size(sum(map(len, files.values())))}"
 
 
-def _pair(bundle: Bundle, src_lang: str, tgt_lang: str) -> dict[str, Any]:
+def _pair(bundle: Bundle, src_lang: str, tgt_lang: str) -> Fields:
     """Return a pair of languages, and the tokens around its sources and before its targets."""
     special = bundle.tokenizer.with_languages(src_lang, tgt_lang).special
     tokens = {"src_begin": special.src_begin, "src_end": special.src_end, "tgt_begin": special.tgt_begin}

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from relattn_mt.support.errors import InputError, naming, reading, require
+from relattn_mt.support.errors import InputError, naming, reading, require, require_at_most
 from relattn_mt.weights import TensorDict, from_bfloat16
 
 VERSIONS = range(2, 7)
@@ -103,7 +103,7 @@ def _read(file: Reader) -> ModelFile:
 
 def _tensor(file: Reader, name: str, version: int) -> np.ndarray:
     rank = file.number("B", name)
-    require(rank <= _LARGEST_RANK, f"{name} must have at most {_LARGEST_RANK} dimensions, got {rank}")
+    require_at_most(_LARGEST_RANK, rank, name, "dimensions")
     shape = tuple(file.number("I", name) for _ in range(rank))
     number = file.number("B", name)
     size = file.number("I", name)

@@ -6,7 +6,6 @@ CTranslate2 3 moved the special tokens from model.bin to config.json (version 6 
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -33,12 +32,13 @@ from relattn_mt.formats.foreign_model import (
     model_config,
     read_json,
     read_tokenizer,
+    require_setting,
     require_weights,
     typed,
     with_start,
 )
 from relattn_mt.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS
-from relattn_mt.support.errors import one_line, reading, require
+from relattn_mt.support.errors import reading, require
 from relattn_mt.support.files import require_files
 from relattn_mt.support.types import Fields
 from relattn_mt.tokens.imported_tokenizer import tokenizer_in
@@ -176,12 +176,12 @@ def _config(path: Path, file: ModelFile, tensors: TensorDict, starts_from_zeros:
         own = read_json(source)
     for name in ("add_source_bos", "add_source_eos"):
         value = own.get(name, False)
-        require(isinstance(value, bool), f"{source}: {name} must be true or false, got {one_line(value, 40)}")
+        require_setting(isinstance(value, bool), source, name, "true or false", value)
     config = {"decoder_start_token": "<s>", **_TOKENS, **own}
     used = {"decoder_start_token": not starts_from_zeros, "bos_token": own.get("add_source_bos")}
     for name in ("decoder_start_token", *_TOKENS):
         valid = isinstance(config[name], str) or not used.get(name, True)
-        require(valid, f"{source}: {name} must be a string, got {one_line(json.dumps(config[name]), 40)}")
+        require_setting(valid, source, name, "a string", config[name])
     return config
 
 
@@ -279,7 +279,7 @@ def _number(source: Path, tensors: Tensors, name: str, default: int = 0) -> int:
     """Return a setting, which model.bin stores as a tensor. Raises InputError unless it is one whole number."""
     tensor = tensors.get(name, np.array(default))
     whole = tensor.size == 1 and tensor.dtype.kind != "f"
-    require(whole, f"{source}: {name} must be one whole number, got {one_line(tensor.tolist(), 40)}")
+    require_setting(whole, source, name, "one whole number", tensor.tolist())
     return int(tensor.item())
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from relattn_mt.engine.terms import fairseq_sinusoids
-from relattn_mt.formats.foreign_model import load_checkpoint, read_json, typed
+from relattn_mt.formats.foreign_model import load_checkpoint, read_json, require_setting, typed
 from relattn_mt.support.errors import InputError, one_line, require
 from relattn_mt.support.files import read_bytes
 from relattn_mt.support.types import Fields, LanguagePair
@@ -151,7 +151,7 @@ class Settings:
     def flag(self, name: str) -> bool:
         """Return a setting that is true or false."""
         value = self[name]
-        require(isinstance(value, bool), f"{self.file}: {name} must be true or false, got {one_line(repr(value), 40)}")
+        require_setting(isinstance(value, bool), self.file, name, "true or false", value)
         return bool(value)
 
     def unsupported(self) -> Iterator[str]:
@@ -187,7 +187,7 @@ class Settings:
         file = self.path / TOKENIZER
         name = self.tokenizer.get("tokenizer_class") or self["tokenizer_class"]
         known = name in (*classes, f"{classes[0]}Fast")
-        require(known, f"{file}: tokenizer_class must be {classes[0]}, got {one_line(repr(name), 40)}")
+        require_setting(known, file, "tokenizer_class", str(classes[0]), name)
         for source, code in ((file, self.tokenizer.get("auto_map")), (self.file, self["auto_map"])):
             require(not code, f"{source}: must have no auto_map, which names code, got {one_line(repr(code), 80)}")
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from relattn_mt.config import SearchConfig
-from relattn_mt.formats.foreign_model import read_json, typed
+from relattn_mt.formats.foreign_model import read_json, require_setting, typed
 from relattn_mt.formats.transformers.directory import GENERATION, Settings
 from relattn_mt.support.errors import naming, one_line, require
 from relattn_mt.support.types import Fields
@@ -64,7 +64,7 @@ class Generation:
         """Sequences of tokens that are not generated."""
         words = self.content.get("bad_words_ids")
         valid = words is None or isinstance(words, list)
-        require(valid, f"{self.file}: bad_words_ids must be a list, got {one_line(repr(words), 40)}")
+        require_setting(valid, self.file, "bad_words_ids", "a list", words)
         return words or []
 
     def search(self, begin_count: int, banned: Collection[int]) -> tuple[SearchConfig, list[str]]:

@@ -13,6 +13,7 @@ from relattn_mt.formats.foreign_model import (
     names_guided_alignment,
     read_tokenizer,
     require_matrices,
+    require_setting,
     require_weights,
 )
 from relattn_mt.formats.names import TRANSFORMERS
@@ -104,7 +105,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     for name in ("encoder_layers", "decoder_layers"):
         layers = getattr(model, name)
         count = settings.number(name)
-        require(count == layers, f"{settings.file}: {name} must be {layers}, as the weights have layers, got {count}")
+        require_setting(count == layers, settings.file, name, f"{layers}, as the weights have layers", count)
     return ForeignModel(
         toolkit=f"transformers ({family.architecture})",
         source=path,

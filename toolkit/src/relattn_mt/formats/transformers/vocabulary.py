@@ -11,10 +11,11 @@ from relattn_mt.formats.foreign_model import (
     NLLB_LANGUAGE,
     languages_of,
     read_json,
+    require_setting,
     spm_pieces,
 )
 from relattn_mt.formats.transformers.directory import DIRECTORY, SHARED_MODEL, TOKENIZER, Settings, optional
-from relattn_mt.support.errors import one_line, reading, require
+from relattn_mt.support.errors import one_line, reading, require, require_at_most
 from relattn_mt.support.files import require_files
 from relattn_mt.support.types import Fields, PathPair, VocabSizes
 
@@ -79,7 +80,7 @@ def _m2m_100(settings: Settings, size: int) -> tuple[list[str], dict[str, str]]:
     file = settings.path / TOKENIZER
     codes = settings.tokenizer.get("language_codes", "m2m100")
     known = isinstance(codes, str) and codes in _M2M_100_LANGUAGES
-    require(known, f"{file}: language_codes must be m2m100 or wmt21, got {one_line(repr(codes), 40)}")
+    require_setting(known, file, "language_codes", "m2m100 or wmt21", codes)
     languages = {code: f"__{code}__" for code in _M2M_100_LANGUAGES[codes].split()}
     pieces = _pieces(settings.path, "vocab.json", size, languages.values())
     return pieces, languages | _add_languages(pieces, settings)
@@ -117,7 +118,7 @@ def _pieces(path: Path, name: str, size: int, more: Collection[str] = ()) -> lis
 
 def filled(file: Path, pieces: list[str], size: int) -> list[str]:
     """Return pieces by id with further ones, which no text has, for the other rows of the embedding."""
-    require(len(pieces) <= size, f"{file}: must have at most {size:,} pieces, the vocab_size, got {len(pieces):,}")
+    require_at_most(size, len(pieces), f"{file}, by vocab_size,", "pieces")
     return [*pieces, *(f"{_UNUSED}{number}" for number in range(size - len(pieces)))]
 
 
