@@ -39,6 +39,5 @@ def models(source: Literal["cached", "firefox"] = "cached", *, remove: list[str]
     for model in fetch_models():
         name = f"{PREFIX}{'-'.join(model.pair)}@{model.version}"
         status = "released" if model.is_released else "pre-release"
-        size = as_size(sum(file.size for file in model.files.values()))
         state = "cached" if cached(model.pair, model.version, model.architecture) else ""
-        print("\t".join([name, model.architecture, status, size, state, model.score]))
+        print("\t".join([name, model.architecture, status, model.size, state, model.score]))

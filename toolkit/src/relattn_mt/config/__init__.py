@@ -25,21 +25,8 @@ if TYPE_CHECKING:
     from relattn_mt.config.recipe import Recipe, StageConfig, TrainConfig, dump
     from relattn_mt.config.search import SearchConfig
 
-_MODULES = {  # imported when a name is used: translating needs no recipes
-    "base": ["differences"],
-    "data": [
-        "MOST_WEIGHT",
-        "AugmentConfig",
-        "CleaningConfig",
-        "DataConfig",
-        "Normalization",
-        "SyntheticCleaningConfig",
-    ],
-    "model": ["ModelConfig"],
-    "positions": ["OPTION_NAMES", "SCHEMES", "PositionSpec", "Positions"],
-    "recipe": ["Recipe", "StageConfig", "TrainConfig", "dump"],
-    "search": ["SearchConfig"],
-}
+# Imported one after the other until one has a name that is used: translating needs no recipes.
+_MODULES = "base", "search", "positions", "model", "data", "recipe"
 
 __all__ = [
     "MOST_WEIGHT",
@@ -64,7 +51,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
+    if name in __all__:
+        for module_name in _MODULES:
+            module = import_module(f"{__name__}.{module_name}")
+            if hasattr(module, name):
+                return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from relattn_mt.documents.read import file_suffix, uncompressed
 from relattn_mt.support.errors import InputError, one_line, reading, require, require_installed, same_language
 from relattn_mt.support.types import LanguagePair, SentencePair
 from relattn_mt.tokens.text_files import blocks, read_lines
@@ -26,7 +25,7 @@ def read_pairs(path: str, languages: LanguagePair) -> Iterator[SentencePair]:
     Raises:
         InputError: The file cannot be read, has another name, or a pair lacks a side.
     """
-    kind = re.sub(r"\.(gz|bz2|xz|zst)$", "", Path(path).name.lower()).rpartition(".")[2]
+    kind = file_suffix(uncompressed(path))[1:]
     kinds = ("tsv", "jsonl", "tmx", "parquet")
     require(kind in kinds, f"{path}: pairs must be in a .tsv, .jsonl, .tmx or .parquet file")
     with reading(path, f"not {kind.upper()}"):

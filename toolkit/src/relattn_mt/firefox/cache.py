@@ -17,7 +17,7 @@ from relattn_mt.firefox import PIVOT, PREFIX
 from relattn_mt.firefox.registry import LANGUAGE, RemoteModel, fetch_models, is_offline, route
 from relattn_mt.support.download import MOST, ConnectionFailed, download
 from relattn_mt.support.errors import InputError, naming, one_line, require, require_installed
-from relattn_mt.support.files import as_size, file_digest, remove
+from relattn_mt.support.files import file_digest, remove
 from relattn_mt.support.locking import locked
 from relattn_mt.support.types import LanguagePair
 
@@ -91,8 +91,7 @@ def _ensure(model: RemoteModel) -> Path:
             return path
         if cached(model.pair):
             _log.info("a newer model is available; the old one stays in the cache")
-        size = as_size(sum(file.size for file in model.files.values()))
-        _log.info("%s: %s, licence %s, from %s", path.name, size, LICENCE, model.files["model"].url)
+        _log.info("%s: %s, licence %s, from %s", path.name, model.size, LICENCE, model.files["model"].url)
         downloads = path.with_name(f".{path.name}.download")
         try:
             _import(model, path, downloads)

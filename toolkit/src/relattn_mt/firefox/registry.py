@@ -21,7 +21,8 @@ from typing import Any
 from relattn_mt.firefox import PIVOT
 from relattn_mt.support.download import MOST, DownloadError, fetch_json
 from relattn_mt.support.errors import InputError, one_line, reading, require
-from relattn_mt.support.types import LanguagePair
+from relattn_mt.support.files import as_size
+from relattn_mt.support.types import Fields, LanguagePair
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +67,11 @@ class RemoteModel:
     is_released: bool
     score: str = ""
     files: dict[str, RemoteFile] = field(default_factory=dict)
+
+    @property
+    def size(self) -> str:
+        """Size of its files when they are unpacked."""
+        return as_size(sum(file.size for file in self.files.values()))
 
 
 def fetch_models() -> list[RemoteModel]:
@@ -176,14 +182,14 @@ def _of_record(record: Any, base: str) -> RemoteModel:
     return model
 
 
-def _model(fields: dict[str, Any], version: str, is_released: bool) -> RemoteModel:
+def _model(fields: Fields, version: str, is_released: bool) -> RemoteModel:
     src, tgt = (fields[f"{side}Language"].replace("_", "-").lower() for side in ("source", "target"))
     pair = _checked(src, LANGUAGE), _checked(tgt, LANGUAGE)
     architecture = _checked(fields["architecture"], r"\w[\w-]*")
     return RemoteModel(pair, architecture, _checked(version, r"\w[\w.]*"), is_released)
 
 
-def _file(base: str, path: str, fields: dict[str, Any], prefix: str) -> RemoteFile:
+def _file(base: str, path: str, fields: Fields, prefix: str) -> RemoteFile:
     size = int(fields.get(f"{prefix}Size", 0))
     require(0 <= size <= MOST, f"unexpected size: {size:,}")
     return RemoteFile(f"{base}/{_checked(path, _PATH)}", size, str(fields.get(f"{prefix}Hash", "")))
