@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from relattn_mt.formats.ctranslate2.directory import CONFIG
 from relattn_mt.formats.ctranslate2.scores import CTranslate2Model
+from relattn_mt.formats.foreign_model import read_json
 from relattn_mt.search.types import Hypothesis, Request, SearchRules
 from relattn_mt.support.errors import InputError, require
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer
@@ -35,7 +37,9 @@ class CTranslate2Engine:
     name = "CTranslate2"
 
     def __init__(self, path: Path, tokenizer: AnyTokenizer, max_length: int | None, threads: int) -> None:
-        self.scorer = CTranslate2Model(path, tokenizer, threads=threads)
+        config = read_json(path / CONFIG)
+        adds = config["add_source_bos"], config["add_source_eos"]
+        self.scorer = CTranslate2Model(path, tokenizer, adds, threads=threads)
         self.max_length = max_length
         self.precision = self.scorer.precision
         self._tgt_pieces = tokenizer.vocabularies[1]

@@ -99,6 +99,11 @@ class Bundle:
         return is_quantized(self.state)
 
     @property
+    def has_8_bits(self) -> bool:
+        """Whether weights are quantized to more than 7 bits, as those of a model that was imported from int8 are."""
+        return any(weight.dtype == np.int8 and np.abs(weight).max() > LARGEST for weight in self.state.values())
+
+    @property
     def card(self) -> str:
         """Content of README.md; empty if the file is missing."""
         path = self.path / CARD
@@ -198,8 +203,7 @@ class Bundle:
             directory.mkdir(parents=True)
             settings = {"format": FORMAT, "version": VERSION, **as_dict(description)}
             (directory / CONFIG).write_bytes(f"{json.dumps(settings, indent=2, ensure_ascii=False)}\n".encode())
-            for name, content in self.tokenizer.files.items():
-                (directory / name).write_bytes(content)
+            files.write_files(directory, self.tokenizer.files)
             if self.shortlist is not None:
                 (directory / SHORTLIST).write_bytes(self.shortlist.content)
             (directory / CARD).write_text(card, encoding="utf-8")
@@ -269,9 +273,7 @@ def quantize_bundle(source: Bundle, out: str | Path, *, overwrite: bool = False)
     out = Path(out)
     require_outside(out, source.path)
     require_writable(out, overwrite)
-    if source.is_quantized:
-        integers = (weight for weight in source.state.values() if weight.dtype == np.int8)
-        require(any(np.abs(weight).max() > LARGEST for weight in integers), f"{source.path}: quantized already")
+    require(not source.is_quantized or source.has_8_bits, f"{source.path}: quantized already")
     weights = quantize(source.in_float32().state)
     card = f"{source.card.rstrip()}\n\n## Quantized\n\nThe weights are in 8 bits, from a bundle in float32.\n"
     replace(source, path=out, state=weights).save(card)

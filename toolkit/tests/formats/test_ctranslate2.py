@@ -159,7 +159,7 @@ def test_an_export_in_another_type_that_is_far_from_its_bundle_is_refused(make, 
     def with_wrong_weights(out, bundle, state, search, weights, **options):
         if weights == quantization:
             state = {name: -each if name.startswith("encoder.0.") else each for name, each in state.items()}
-        write(out, bundle, state, search, weights, **options)
+        return write(out, bundle, state, search, weights, **options)
 
     monkeypatch.setattr(module, "_write", with_wrong_weights)
     with pytest.raises(InputError, match=f"not exported: {quantization}: .* on average: log-probabilities of"):

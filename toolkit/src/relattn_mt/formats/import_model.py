@@ -20,7 +20,7 @@ from relattn_mt.formats.ctranslate2.directory import MODEL
 from relattn_mt.formats.ctranslate2.scores import CTranslate2Model
 from relattn_mt.formats.foreign_model import ForeignModel
 from relattn_mt.formats.packed import unpacked
-from relattn_mt.formats.parity import Reference, Report, check_lines
+from relattn_mt.formats.parity import Reference, Report
 from relattn_mt.formats.transformers import directory as transformers
 from relattn_mt.formats.transformers import read as transformers_reader
 from relattn_mt.support.errors import InputError, language_pairs, naming, require, require_language
@@ -99,10 +99,9 @@ def import_model(
         if can_run and find_spec("ctranslate2") is None:
             notes.append("not checked: ctranslate2 is not installed")
         elif can_run:
-            theirs = CTranslate2Model(directory, own_tokenizer, compute_type="float32", adds=foreign.adds)
+            theirs = CTranslate2Model(directory, own_tokenizer, foreign.adds, compute_type="float32")
             ours = imported.translator()
-            lines = check_lines(ours, sample)
-            reference = Reference(ours, lines, foreign.search, is_random=isinstance(sample, int))
+            reference = Reference(ours, sample, foreign.search)
             parity = reference.compare(theirs.log_probs)
             parity.require_close(f"{directory}: not imported")
             parities["float32"] = parity

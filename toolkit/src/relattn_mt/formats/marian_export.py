@@ -29,9 +29,9 @@ from relattn_mt.engine.terms import fairseq_sinusoids
 from relattn_mt.formats import marian
 from relattn_mt.formats.foreign_model import NEVER_GENERATED
 from relattn_mt.formats.marian_shortlist import make_shortlist
-from relattn_mt.formats.parity import Reference, Report, check_lines
+from relattn_mt.formats.parity import Reference, Report
 from relattn_mt.support.errors import InputError
-from relattn_mt.support.files import putting, require_outside, require_replaceable
+from relattn_mt.support.files import putting, require_outside, require_replaceable, write_files
 from relattn_mt.support.types import PathPair, Sample
 from relattn_mt.tokens.imported_tokenizer import ImportedTokenizer
 from relattn_mt.tokens.tokenizer import pieces_of, processor
@@ -76,7 +76,7 @@ def export(bundle: Bundle, out: Path, *, int8: bool, sample: Sample, text: PathP
     model = replace(bundle.model, output_bias=True)
     bundle = replace(bundle, model=model, state={**bundle.state, "output_bias": bias})
     ours = bundle.in_float32().translator(precision="fp32")
-    reference = Reference(ours, check_lines(ours, sample), bundle.search, is_random=isinstance(sample, int))
+    reference = Reference(ours, sample, bundle.search)
     kind = "int8" if int8 else "float32"
     with putting(out) as aside:
         aside.mkdir()
@@ -92,7 +92,7 @@ def export(bundle: Bundle, out: Path, *, int8: bool, sample: Sample, text: PathP
         pairs = zip(vars(bundle.search).items(), vars(foreign.search).values(), strict=True)
         notes = [f"{name} of the bundle: {own}; of the export: {its}" for (name, own), its in pairs if own != its]
         report = Report(notes, {kind: parity})
-        (aside / CARD).write_text(report.append_to(bundle.card), encoding="utf-8")
+        report.write(aside / CARD, bundle.card)
     return report
 
 
@@ -160,8 +160,7 @@ def _write(out: Path, bundle: Bundle, multipliers: Mapping[str, float]) -> None:
     files, sizes = zip(*_sides(bundle), strict=True)
     (out / "model.bin").write_bytes(_model(bundle, list(sizes), multipliers))
     vocabularies = ["vocab.spm"] if files[0] == files[1] else ["srcvocab.spm", "trgvocab.spm"]
-    for name, content in zip(vocabularies, files, strict=False):
-        (out / name).write_bytes(content)
+    write_files(out, dict(zip(vocabularies, files, strict=False)))
     settings = marian.TABLES["config"] | {
         "vocabs": [vocabularies[0], vocabularies[-1]],
         "beam-size": search.beam_size,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -82,9 +83,9 @@ class Report:
         parities = (f"{weights}: {parity}; required: {limit(weights)}" for weights, parity in self.parities.items())
         return "\n\n".join([*self.notes, *parities])
 
-    def append_to(self, card: str) -> str:
-        """Return a bundle's card with the report of its export."""
-        return f"{card.rstrip()}\n\n## Export\n\n{self}\n".lstrip()
+    def write(self, path: Path, card: str) -> None:
+        """Write a bundle's card with the report of its export."""
+        path.write_text(f"{card.rstrip()}\n\n## Export\n\n{self}\n".lstrip(), encoding="utf-8")
 
 
 class Reference:
@@ -92,18 +93,14 @@ class Reference:
 
     Args:
         translator: Translator of the reference.
-        lines: Lines that are not blank.
+        sample: Lines, or the number of lines to draw, as `check_lines` gets them.
         search: Search for the translations.
-        is_random: Whether the lines are random text.
     """
 
-    def __init__(
-        self, translator: Translator, lines: Sequence[str], search: SearchConfig, *, is_random: bool = False
-    ) -> None:
-        self.translator = translator
-        self.lines = lines
-        self.is_random = is_random
-        unit = "" if is_random else "line"  # warnings about random lines help nobody
+    def __init__(self, translator: Translator, sample: Sample, search: SearchConfig) -> None:
+        lines = check_lines(translator, sample)
+        self.is_random = isinstance(sample, int)
+        unit = "" if self.is_random else "line"  # warnings about random lines help nobody
         options = TranslateOptions(search=search, copy=False, keep_literals=False, unit=unit)
         self.src_ids = [translator.tokenizer.encode(line) for line in lines]
         translations = translator.n_best(lines, options, progress=shows_progress())
@@ -118,7 +115,7 @@ class Reference:
         flat = np.concatenate(gaps)
         worst_line = int(largest.argmax())
         return Parity(
-            lines=len(self.lines),
+            lines=len(self.src_ids),
             tokens=len(flat),
             worst=float(largest[worst_line]),
             mean=float(flat.mean()),

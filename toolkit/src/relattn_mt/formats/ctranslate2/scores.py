@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from relattn_mt.formats.ctranslate2.directory import CONFIG, MODEL, read_vocabularies
-from relattn_mt.formats.foreign_model import read_json
+from relattn_mt.formats.ctranslate2.directory import MODEL, read_vocabularies
 from relattn_mt.support.errors import InputError, reading, require_installed
 from relattn_mt.support.types import IdRows
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer
@@ -18,9 +17,9 @@ class CTranslate2Model:
     Args:
         path: The directory.
         tokenizer: Tokenizer of both sides.
+        adds: Whether CTranslate2 adds the token before each source, and the one after it.
         threads: Number of threads; None takes CTranslate2's default.
         compute_type: Type that CTranslate2 computes in; "default" is that of the weights.
-        adds: Whether CTranslate2 adds the token before each source, and the one after it; None reads config.json.
 
     Attributes:
         model: The `ctranslate2.Translator`.
@@ -34,18 +33,17 @@ class CTranslate2Model:
         self,
         path: Path,
         tokenizer: AnyTokenizer,
+        adds: tuple[bool, bool],
         *,
         threads: int | None = None,
         compute_type: str = "default",
-        adds: tuple[bool, bool] | None = None,
     ) -> None:
         for own, its in zip(tokenizer.vocabularies, read_vocabularies(path, tokenizer.unknown_piece), strict=True):
             # an imported model may have one more piece than CTranslate2, which the decoder starts with
             if own[: len(its)] != its or len(own) > len(its) + 1:
                 raise InputError(f"{path}: the tokenizer and the vocabulary must have the same pieces")
         self._tokenizer = tokenizer
-        config = read_json(path / CONFIG) if (path / CONFIG).is_file() else {}  # not before CTranslate2 3
-        self._adds = adds or (bool(config.get("add_source_bos")), bool(config.get("add_source_eos")))
+        self._adds = adds
         require_installed("export", "ctranslate2")
         import ctranslate2
 

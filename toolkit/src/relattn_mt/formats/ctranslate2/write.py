@@ -39,9 +39,9 @@ from relattn_mt.formats.ctranslate2.directory import (
 from relattn_mt.formats.ctranslate2.scores import CTranslate2Model
 from relattn_mt.formats.exportable import require_exportable
 from relattn_mt.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS
-from relattn_mt.formats.parity import Reference, Report, check_lines
+from relattn_mt.formats.parity import Reference, Report
 from relattn_mt.support.errors import require, require_installed
-from relattn_mt.support.files import putting, real_path, require_outside, require_replaceable
+from relattn_mt.support.files import putting, real_path, require_outside, require_replaceable, write_files
 from relattn_mt.support.types import Sample
 from relattn_mt.tokens.imported_tokenizer import AnyTokenizer
 from relattn_mt.weights import TensorDict, Tensors
@@ -83,9 +83,8 @@ def export(
     require_replaceable(out, FILES, DIRECTORY)
     ours = bundle.translator(precision="fp32")
     state = _state(bundle)
-    lines = check_lines(ours, sample)
-    _log.info("translating %s lines with the bundle", f"{len(lines):,}")
-    reference = Reference(ours, lines, bundle.search, is_random=isinstance(sample, int))
+    _log.info("translating lines with the bundle")
+    reference = Reference(ours, sample, bundle.search)
     lengths = [len(tokens) + 1 for tokens in reference.tgt_ids]
     search = ctranslate2_search(bundle.search, sum(lengths) / len(lengths))
     own, its = (f"{config.length_penalty}, α = {config.alpha}" for config in (bundle.search, search))
@@ -95,17 +94,17 @@ def export(
         for weights in dict.fromkeys(kinds):
             _log.info("converting to %s, and scoring the translations with CTranslate2", weights)
             shutil.rmtree(aside, ignore_errors=True)
-            _write(aside, bundle, state, search, weights, one_pair=one_pair)
-            theirs = CTranslate2Model(aside, bundle.tokenizer)
+            adds = _write(aside, bundle, state, search, weights, one_pair=one_pair)
+            theirs = CTranslate2Model(aside, bundle.tokenizer, adds)
             notes.append(f"{weights} was checked in CTranslate2's compute type {theirs.precision}")
-            if weights.startswith("int8") and has_8_bits(bundle):
+            if weights.startswith("int8") and bundle.has_8_bits:
                 notes.append(
                     f"{weights} has weights of 8 bits, as the bundle: without VNNI, sums of CTranslate2 saturate; it "
                     "moved the scores of a model by 0.06 nats per token"
                 )
             report.parities[weights] = parity = reference.compare(theirs.log_probs)
             parity.require_close(f"{out}: not exported: {weights}", weights)
-        (aside / CARD).write_text(report.append_to(bundle.card), encoding="utf-8")
+        report.write(aside / CARD, bundle.card)
     return report
 
 
@@ -133,11 +132,6 @@ def ctranslate2_search(search: SearchConfig, length: float) -> SearchConfig:
     return replace(search, length_penalty="average", alpha=round(search.alpha * length / (length + 5), 3))
 
 
-def has_8_bits(bundle: Bundle) -> bool:
-    """Return whether a bundle is quantized to more than 7 bits, as one imported from int8 is. An export keeps these."""
-    return any(weight.dtype == np.int8 and np.abs(weight).max() > LARGEST for weight in bundle.state.values())
-
-
 def added_tokens(tokenizer: AnyTokenizer) -> tuple[bool, bool]:
     """Return whether CTranslate2 adds the token before each source, and the one after it, which is the end only."""
     special = tokenizer.special
@@ -154,8 +148,8 @@ def _write(
     weights: Quantization,
     *,
     one_pair: bool,
-) -> None:
-    """Write the files of an export, except the card, in a new directory."""
+) -> tuple[bool, bool]:
+    """Write the files of an export, except the card, in a new directory, and return `ForeignModel.adds`."""
     config = bundle.model
     tokenizer = bundle.tokenizer
     special = bundle.tokenizer.special
@@ -183,12 +177,12 @@ def _write(
     spec.validate()
     floats = {name: np.array(value.numpy()) for name, value in spec.variables().items()}
     spec.optimize(weights)
-    if not has_8_bits(bundle):
+    if not bundle.has_8_bits:  # an export keeps weights of 8 bits
         _reduce_to_7_bits(spec, floats)
     out.mkdir(parents=True)
     spec.save(str(out))
-    for name, content in tokenizer.files.items():
-        (out / name).write_bytes(content)
+    write_files(out, tokenizer.files)
+    return adds_begin, adds_end
 
 
 def _reduce_to_7_bits(spec: Any, floats: TensorDict) -> None:
