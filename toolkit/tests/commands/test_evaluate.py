@@ -38,7 +38,7 @@ def test_scores_and_translations(relattn, tmp_path, model, text):
 
 
 def test_output_never_replaces_an_input(relattn, tmp_path, text, model):
-    """Nor is it written into a bundle."""
+    """Nor another file, nor is it written into a bundle."""
     path = Path(shutil.copytree(model, tmp_path / "bundle"))
     src, ref = (Path(shutil.copy(text[f"valid_{side}"], tmp_path / side)) for side in ("src", "tgt"))
     link = tmp_path / "link"
@@ -48,6 +48,10 @@ def test_output_never_replaces_an_input(relattn, tmp_path, text, model):
     for output in (*outputs, path / "new.html"):
         assert_refused(relattn("evaluate", *arguments, "--out", output), f"{output}: the output must not")
     assert {file: file.read_bytes() for file in (src, ref, *path.iterdir())} == before
+    other = tmp_path / "other"
+    other.write_text("x")
+    assert_refused(relattn("evaluate", *arguments, "--out", other), f"{other}: exists")
+    assert other.read_text() == "x"
 
 
 def test_a_loop_of_links_is_refused(relattn, tmp_path, text, model):

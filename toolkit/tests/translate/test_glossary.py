@@ -6,6 +6,8 @@ import pytest
 from relattn_mt.support.errors import InputError
 from relattn_mt.translate.glossary import Glossary, continue_words
 
+from tests.support.marked import marked, notation
+
 
 def read(path: Path, text: str) -> Glossary:
     (path / "terms.tsv").write_text(text, encoding="utf-8")
@@ -28,6 +30,29 @@ def test_spellings_in_unicode_do_not_matter(tmp_path):
     glossary = read(tmp_path, "Mother's Day\tMamatag\nCEO’s\tChefs\ne-mail\tMail\n")
     assert glossary.find("Mother’s Day") == glossary.find("Mother´s Day") == ["Mamatag"]
     assert glossary.find("the CEO's e\u2011mail") == ["Chefs", "Mail"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Save", "Sichern"),
+        (" Save: ", " Sichern: "),
+        ("„Save“", "„Sichern“"),
+        ("<m0>Save</m0>!", "<m0>Sichern</m0>!"),
+        ("S<m0>av</m0>e", "Sichern<m0></m0>"),
+        ("C++", "Ceh"),
+        ("(C++)", None),
+        ("Save as", None),
+        ("Save 5", None),
+        ("save", None),
+        ("...", None),
+        ("", None),
+    ],
+)
+def test_a_text_that_is_a_term(text, expected):
+    glossary = Glossary([(1, "Save", "Sichern"), (2, "C++", "Ceh")])
+    whole = glossary.translate_whole(marked(text))
+    assert (None if whole is None else notation(whole)) == expected
 
 
 @pytest.mark.parametrize(

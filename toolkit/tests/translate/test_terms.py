@@ -9,6 +9,8 @@ from relattn_mt.translate.prepare import Sentence
 from relattn_mt.translate.terms import translate_with_terms
 from relattn_mt.translate.translation import Translation
 
+from tests.support.marked import marked, notation
+
 GLOSSARY = Glossary([(1, "file", "Dokument"), (2, "big", "riesig")])
 
 
@@ -103,6 +105,26 @@ def test_a_search_for_fewer_terms_does_not_return_fewer_translations():
     sentence = Sentence(Marked("a station, minutes"), SentenceOptions(glossary=glossary, n_best=3))
     (best,) = translate_with_terms({7: sentence}, translate, "line").values()
     assert [each.text for each in best] == found["Haltestelle, Minuten"]
+
+
+def test_alternatives_do_not_have_terms_that_are_only_added():
+    found = {False: ["Mein Hund", "Mein Hund ist da"], True: ["Mein Dokument", "Mein Hund Dokument", "Dokument da"]}
+
+    def translate(sentences):
+        ((number, sentence),) = sentences.items()
+        texts = found[sentence.options.glossary is not None]
+        return {number: [Translation(text, -1.0 - rank, []) for rank, text in enumerate(texts)]}
+
+    sentence = Sentence(Marked("My file"), SentenceOptions(glossary=GLOSSARY, n_best=3))
+    (best,) = translate_with_terms({7: sentence}, translate, "line").values()
+    assert [each.text for each in best] == ["Mein Dokument", "Dokument da"]
+
+
+@pytest.mark.parametrize("text", ["car", "Car", "<m0>Car</m0>:"])
+def test_a_text_that_is_a_term_has_its_translation(text):
+    options = SentenceOptions(glossary=Glossary([(1, "car", "Karre"), (2, "Car", "Karre")]))
+    ((best,),) = load("everyday-en-de").translate_sentences([Sentence(marked(text), options)])
+    assert (notation(best.marked), best.warnings) == (text.replace("Car", "Karre").replace("car", "Karre"), ())
 
 
 @pytest.mark.parametrize(

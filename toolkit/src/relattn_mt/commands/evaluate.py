@@ -33,7 +33,7 @@ def evaluate(
         out: File to write the translations to, one per line.
         long_lines: What to do with lines that are longer than the model can read, as in relattn-mt translate.
     """
-    require_new_output(out, [src, ref], bundle)
+    require_new_output(out, [src, ref], bundle, "--out")
 
     from relattn_mt.evaluation import score
     from relattn_mt.support.files import output

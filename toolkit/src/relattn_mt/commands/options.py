@@ -104,8 +104,11 @@ class SynthesisOptions:
         print(synthesize(text, out), end=f"\n\n{out / RECORD}\n")
 
 
-def require_new_output(out: str, inputs: Sequence[str], bundle: str) -> None:
-    """Raise an InputError if writing `out`, unless it is empty, would replace an input or a file in a bundle."""
+def require_new_output(out: str, inputs: Sequence[str], bundle: str, option: str) -> None:
+    """Raise an InputError if writing `out`, unless it is empty, would replace a file or write into a bundle.
+
+    `option` is the option that gives it.
+    """
     if not out:
         return
     path = real_path(out)
@@ -113,6 +116,7 @@ def require_new_output(out: str, inputs: Sequence[str], bundle: str) -> None:
         require(real_path(name) != path, f"{out}: the output must not replace an input or another output")
     inside = path.is_relative_to(real_path(bundle))
     require(not inside, f"{out}: the output must not be inside the bundle {bundle}")
+    require(not path.exists(), f"{out}: exists; choose another name with {option}")
 
 
 def check_sample(path: str, count: int) -> list[str] | int:

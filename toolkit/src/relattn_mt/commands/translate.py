@@ -111,8 +111,7 @@ def translate(
     if long_lines == "split":
         require_installed("documents", "sentencex")
     _check_output(input, output, [input, glossary, report], bundle, is_document)
-    require_new_output(report, [input, glossary], bundle)
-    require(not (report and Path(report).exists()), f"{report}: exists; choose another name with --report")
+    require_new_output(report, [input, glossary], bundle, "--report")
     for path in (output, report):
         require(not is_document or Path(path).parent.is_dir(), f"{path}: its directory must exist")
     if sys.stdin is None and not input:
@@ -200,7 +199,7 @@ def _default_output(input: Path, language: str) -> str:
 
 def _check_output(input: str, output: str, inputs: list[str], bundle: str, is_document: bool) -> None:
     """Refuse to write over a file or into the bundle, and an output of another kind than the input."""
-    require_new_output(output, inputs, bundle)
+    require_new_output(output, inputs, bundle, "--output")
     if not output:
         return
     kind = file_suffix(input)
@@ -209,7 +208,6 @@ def _check_output(input: str, output: str, inputs: list[str], bundle: str, is_do
     else:
         is_text = uncompressed(output) == output and file_suffix(output) not in {*FORMATS} - {".txt"}
         require(is_text, f"{output}: the output must be text, as the input, and neither a document nor compressed")
-    require(not Path(output).exists(), f"{output}: exists; choose another name with --output")
 
 
 def _translate_document(

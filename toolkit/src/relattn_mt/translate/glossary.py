@@ -16,6 +16,7 @@ from pathlib import Path
 
 from relattn_mt.support.errors import InputError, one_line, require
 from relattn_mt.text.alignment import Links
+from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import has_text, literals_in
 from relattn_mt.tokens.normalization import normalize, with_usual_signs
 from relattn_mt.tokens.text_files import read_lines, require_no_nul
@@ -86,6 +87,20 @@ class Glossary:
                 begin <= term.start() and term.end() <= end for begin, end in kept
             ):
                 yield term
+
+    def translate_whole(self, text: Marked) -> Marked | None:
+        """Return a text that is one term, with signs and marks around it, with its translation; None for others."""
+        for is_text in (str.isprintable, str.isalnum):
+            places = [place for place, each in enumerate(text.text) if is_text(each) and not each.isspace()]
+            begin, end = (places[0], places[-1] + 1) if places else (0, 0)
+            translation = self.translations.get(_as_matched(text.text[begin:end]))
+            if translation is not None:
+                added = len(translation) - (end - begin)
+                marks = [
+                    mark if mark.at <= begin else mark._replace(at=max(mark.at, end) + added) for mark in text.marks
+                ]
+                return Marked(text.text[:begin] + translation + text.text[end:], tuple(marks))
+        return None
 
     def is_misplaced(self, line: str, translation: str, links: Links) -> bool:
         """Return whether a term of a line is aligned only with words that its translation in the glossary lacks."""

@@ -3,7 +3,8 @@
 A sentence is first translated without its terms, as many translations have them anyway. If one lacks them, a search
 that requires them follows, which is slower. It first requires only those that the best translation lacks, since terms
 compete for the beam. Where a term does not fit, that search adds it to a whole sentence: behind its end, to words that
-are all there, or in the place of another word. Then the translation without the term is better, and has a warning.
+are all there, or in the place of another word. Then the translation without the term is better, and has a warning. A
+sentence that is one term, such as a button or a heading, needs no search.
 """
 
 from __future__ import annotations
@@ -36,11 +37,19 @@ def translate_with_terms(
     """
     terms = {}
     first = dict(sentences)
+    known: Translations = {}
     for number, sentence in sentences.items():
-        if (glossary := sentence.options.glossary) and (found := glossary.find(sentence.text.text)):
+        glossary = sentence.options.glossary
+        if glossary is None:
+            continue
+        whole = None if sentence.prefix else glossary.translate_whole(sentence.text)
+        if whole is not None:
+            known[number] = [Translation(whole.text, 0.0, [], marks=whole.marks)]
+            del first[number]
+        elif found := glossary.find(sentence.text.text):
             terms[number] = found
             first[number] = replace(sentence, options=replace(sentence.options, glossary=None))
-    results = translate(first)
+    results = known | (translate(first) if first else {})
     own = {}
     missing = {}  # terms that the best translation lacks
     lacking = {}
@@ -58,8 +67,10 @@ def translate_with_terms(
                 narrowed[number] = replace(sentence, options=options)
     complete: Translations = {}
     for number, others in translate(narrowed).items() if narrowed else ():
+        best, _ = own[number][0]
         having = [each for each in others if not _missing(each.text, terms[number])]
-        if others[0] in having and _is_better(others[0], own[number][0][0], missing[number]):
+        having = [each for each in having if _is_better(each, best, missing[number])]
+        if others[0] in having:
             complete[number] = having
             results[number] = merged(own[number], having)
             if len(results[number]) == len(own[number]):
@@ -67,7 +78,8 @@ def translate_with_terms(
     for number, others in translate(lacking).items() if lacking else ():
         best, has_terms = own[number][0]
         if number in complete or has_terms or _is_better(others[0], best, missing[number]):
-            having = [*complete.get(number, ()), *others]
+            fitting = [each for each in others if _is_better(each, best, missing[number])]
+            having = [*complete.get(number, ()), *fitting]
             results[number] = merged(own[number], having)[: max(len(own[number]), len(others))]
         else:
             if unit:
