@@ -46,6 +46,9 @@ _NAMED_DATE = re.compile(  # a word, perhaps a month, before the day or between 
     r"(?:\b([^\W\d_]+)\.? )?\b(\d{1,2})(?:st|nd|rd|th|er|º)?[.,]? (?:(?:de|of) )?"
     r"(?:([^\W\d_]+)[.,]? (?:(?:de|of) )?)?(\d{4})\b"
 )
+_NAMED_DAY = re.compile(  # without a year
+    r"\b([A-Z][^\W\d_]{2,})\.? (\d{1,2})\b|\b(\d{1,2})(?:st|nd|rd|th|\.)? ([^\W\d_]{3,})"
+)
 _MONTHS = [  # how their names begin in English, German and some other languages with Latin letters
     re.compile(names, re.IGNORECASE)
     for names in (
@@ -229,17 +232,28 @@ def _changes_months(source: str, translation: str) -> bool:
 
 
 def _months(text: str) -> dict[tuple[int, str], set[int]]:
-    """Return the possible months of each day and year: none if there is no word for it, all if it is unknown."""
+    """Return the possible months of each day and year: none if there is no word for it, all if it is unknown.
+
+    The year of a date without one is empty.
+    """
     months = {}
     for before, day, after, year in _NAMED_DATE.findall(text):
         word = after or (before if before[:1].isupper() else "")
-        named = {number for number, names in enumerate(_MONTHS, start=1) if names.match(word)}
-        months[int(day), year] = named or ({*range(1, 13)} if word else set())
+        months[int(day), year] = _named_months(word) or ({*range(1, 13)} if word else set())
     for first, sign, second, year in _DATE.findall(text):
         months[int(first), year] = {int(second)}
         if sign == "/":
             months[int(second), year] = {int(first)}
+    for day, month in _DAY.findall(text):
+        months[int(day), ""] = {int(month)}
+    for before, day, other_day, after in _NAMED_DAY.findall(text):
+        if named := _named_months(before or after):
+            months[int(day or other_day), ""] = named
     return months
+
+
+def _named_months(word: str) -> set[int]:
+    return {number for number, names in enumerate(_MONTHS, start=1) if names.match(word)}
 
 
 def _changes_times(source: str, translation: str) -> bool:
