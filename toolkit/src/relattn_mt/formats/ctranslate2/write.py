@@ -6,8 +6,8 @@
     tokenizer.model          SentencePiece model of both sides; an imported bundle has more tokenizer files
     README.md                the bundle's card
 
-CTranslate2 supports clipped relative positions, with one table per layer for all heads, and vectors that are added to
-embeddings. `formats/exportable.py` refuses other models.
+CTranslate2 supports clipped relative positions, with one table per layer for all heads, T5's biases, and vectors that
+are added to embeddings. `formats/exportable.py` refuses other models.
 """
 
 from __future__ import annotations
