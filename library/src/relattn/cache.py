@@ -26,10 +26,15 @@ class AttentionCache:
 
     Args:
         buffers: Buffers of the keys and the values, (batch, heads, capacity, head_dim) each.
-        length: Number of positions filled: the length of the longest sequence, or more.
+        length: Number of positions filled: the length of the longest sequence, or more. At most the capacity, which is
+            not checked.
         lengths: (batch,) numbers of positions per sequence. Default: `length` for all.
         appended: Whether the buffers may be in use after `length`, by another cache. Default: yes.
         dropped: Number of positions that came before those held, and were dropped.
+
+    Raises:
+        TypeError: `lengths` is not a tensor.
+        ValueError: `lengths` are not integers.
     """
 
     buffers: tuple[Tensor, Tensor]

@@ -56,12 +56,12 @@ class RelativePositionTable(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        left, right = clipping_range(clip)
-        self.clip = (left, right)
+        self.clip = clipping_range(clip)
         check_count("dim", dim)
         if heads is not None:
             check_count("heads", heads)
-        shape = (left + right + 1, dim) if heads is None else (heads, left + right + 1, dim)
+        labels = sum(self.clip) + 1
+        shape = (labels, dim) if heads is None else (heads, labels, dim)
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.reset_parameters()
 
@@ -72,6 +72,7 @@ class RelativePositionTable(nn.Module):
         nn.init.uniform_(self.weight, -bound, bound)
 
     def forward(self) -> Tensor:
+        """Return a copy of `weight`, (labels, dim) or (heads, labels, dim)."""
         return self.weight.clone()
 
     def extra_repr(self) -> str:
@@ -159,12 +160,15 @@ class SelfAttention(nn.Module):
         out: Projection of the joined heads to the output.
         attention: Called as ``attention(query, key, value, is_causal=..., query_offset=..., ...)`` on tensors of shape
             (batch, heads, length, head_dim), with the options of `relative_attention`.
-        num_heads: Number of heads.
+        num_heads: Number of heads. The sizes of the projections are not checked.
         num_key_heads: Number of heads of keys and values, which divides `num_heads`. Default: `num_heads`.
         is_causal: Whether a position attends to itself and earlier positions only.
         window: The sliding window (left, right), as in `relative_attention`. Default: none, and `attention` is called
             without this option.
         chunk: (size, left_chunks, right_chunks), as in `relative_attention`. Default: as for `window`.
+
+    Raises:
+        ValueError: `window` or `chunk` is out of range, or both are given.
     """
 
     def __init__(

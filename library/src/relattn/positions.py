@@ -23,7 +23,7 @@ def distances(queries: int, keys: int, offset: int | Tensor, device: torch.devic
 
 
 def labels(distance: Tensor, left: int, right: int, *, clips: bool) -> Tensor:
-    """Return the table row of each distance, in [0, left + right].
+    """Return the table row of each distance, in [0, left + right], in a tensor of the same shape.
 
     Distances beyond the clipping range get the row of the edge if `clips`, else −1.
     """
@@ -67,5 +67,5 @@ def reached_range(
 
 
 def is_valid(positions: int, lengths: Tensor) -> Tensor:
-    """Return which positions of right-padded sequences are no padding: (batch, positions), bool."""
+    """Return which positions of right-padded sequences are not padding: (batch, positions), bool."""
     return torch.arange(positions, device=lengths.device) < lengths[:, None]

@@ -1,4 +1,4 @@
-"""A translation toolkit on top of the operator: train, evaluate, translate with and export relative-position models.
+"""A translation toolkit: translate, serve, convert and evaluate models; training uses the operator of `relattn`.
 
 Importing it is fast: its names are imported on first use.
 """

@@ -22,7 +22,11 @@ def check_name(backend: str) -> None:
 
 
 def unsupported_reason(backend: str, call: Call) -> str | None:
-    """Return why `backend` refuses `call`, or None if it supports it."""
+    """Return why `backend` refuses `call`, or None if it supports it.
+
+    Raises:
+        ValueError: There is no backend of this name.
+    """
     check_name(backend)
     return BACKENDS[backend].CAPABILITIES.refusal_reason(call)
 

@@ -32,7 +32,7 @@ GROUPS = {
     },
     "Share and deploy": {
         "serve": "Serve models over HTTP",
-        "quantize": "Write a bundle with weights in 8 bits",
+        "quantize": "Write a bundle with weights in int8",
         "export": "Convert a bundle for CTranslate2, Argos Translate, Marian or browsers",
         "import": "Convert a model of another toolkit, such as OPUS-MT, to a bundle",
         "models": "List the models of Firefox in the cache or for download, or remove some",

@@ -4,10 +4,10 @@ from relattn_mt.support.errors import require
 
 
 def quantize(bundle: str, *, out: str, overwrite: bool = False) -> None:
-    """Write a bundle with weights in 8 bits, a quarter of the size. It translates in int8 without an option.
+    """Write a bundle with weights in int8, a quarter of the size. It translates in int8 without an option.
 
-    Its translations are those of the original with --precision int8. Train and export the original: rounding to 8
-    bits cannot be undone. A model that was imported in int8 gets weights of 7 bits, which are faster with AVX2.
+    Its translations are those of the original with --precision int8. Train and export the original: rounding
+    cannot be undone. Weights have 7 bits, also those of a model that was imported in int8: this is faster with AVX2.
 
     Args:
         bundle: Directory of a bundle, or its name on the hub.

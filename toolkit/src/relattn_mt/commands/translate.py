@@ -62,8 +62,8 @@ def translate(
         tgt_lang: Target language. The default is chosen as for src_lang.
         n_best: Number of translations to print per line, best first, as "line number ||| translation ||| score". At
             most the beam size. By default, only the best translation is printed.
-        format: Output format. tsv and jsonl have the line number, score, confidence and translation, and warnings about
-            what is implausible in it: empty, repetition, numbers, tags, length, names, terms.
+        format: Output format. tsv and jsonl have the line number, score, confidence, translation and warnings, and with
+            align also the alignment.
         align: Also print word alignments in Pharaoh format, pairs of source and target word counted from 0. They are
             those of the layer and heads in the bundle's bundle.json. If `alignment_layer` is "assumed" there, nothing
             is known about the model, and all heads of the last layer are used.

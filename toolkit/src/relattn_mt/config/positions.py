@@ -329,7 +329,12 @@ else:
 
 
 def register(name: str, scheme: Scheme) -> None:
-    """Add a scheme of another package, so that recipes and bundles can name it in this process."""
+    """Add a scheme of another package, so that recipes and bundles can name it in this process.
+
+    Args:
+        name: Name of the scheme in recipes. A scheme that has this name already is replaced.
+        scheme: A `Scheme`: its title, summary, parts and options.
+    """
     SCHEMES[name] = scheme
     globals()["Positions"] = Literal[tuple(SCHEMES)]
     arguments_of.cache_clear()
@@ -351,8 +356,8 @@ class PositionConfig(Config):
             per layer. By default false.
         bias_per_layer: For T5's positions, learn one bias per layer, as in UMT5, instead of one per stack. By default
             false.
-        max_positions: For learned positions, the maximum sequence length in tokens. By default 1024. Other schemes have
-            no limit.
+        max_positions: For learned positions, the maximum sequence length in tokens. By default 1024. Marian's positions
+            always have 1024; other schemes have no limit.
     """
 
     positions: Positions = "relative"

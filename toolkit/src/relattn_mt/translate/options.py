@@ -56,8 +56,8 @@ class CallOptions:
     """Options of a call, which all its sentences share, because they are searched together.
 
     Attributes:
-        search: Beam size, length penalty and length limits; None takes those of the translator.
-        unit: What a sentence is called in messages; empty: no warnings are logged.
+        search: Beam size, length penalty and length limits. By default, those of the translator.
+        unit: Noun for a sentence in errors and logged warnings. If it is empty, no warnings are logged.
     """
 
     search: SearchConfig | None = None

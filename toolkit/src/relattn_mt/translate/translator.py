@@ -40,7 +40,7 @@ PAIRS = 4096  # pairs that are scored in one chunk, grouped by length
 @final
 @dataclass(eq=False, repr=False)
 class Translator:
-    """Translates lines of text.
+    """Translator of lines of text.
 
     A translator does not change after it was made, and may be used by several threads.
 
@@ -57,10 +57,8 @@ class Translator:
 
     Attributes:
         pairs: The pairs of source and target language that the model translates.
-        preparation: What makes requests for the engine.
-        runner: What runs the engine.
-        log_probs: `Runner.log_probs`, scores of given translations.
-        align: `Runner.align`, alignments of given translations.
+        log_probs: Function that returns the log-probability of each piece of given translations.
+        align: Function that returns the (source word, target word) pairs of given translations.
     """
 
     engine: Engine
@@ -126,7 +124,11 @@ class Translator:
         return self.for_pair(*pairs[0])
 
     def for_pair(self, src_lang: str, tgt_lang: str) -> Translator:
-        """Return a translator of the same model for one of its `pairs`."""
+        """Return a translator of the same model for one of its `pairs`.
+
+        Raises:
+            InputError: The model has no such language.
+        """
         other = replace(
             self,
             tokenizer=self.tokenizer.with_languages(src_lang, tgt_lang),
