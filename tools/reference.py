@@ -198,7 +198,10 @@ def schemes() -> str:
         options = [f"`{option}`{default}" for option, default in defaults.items()]
         support = (supports_positions(config), not ctranslate2_reasons(config), shows_terms(config))
         marks = ["yes" if supported else "no" for supported in support]
-        limit = "no limit" if config.position_spec.max_length is None else "`max_positions`"
+        length = config.position_spec.max_length
+        limit = "no limit" if length is None else f"{length:,}"
+        if "max_positions" in scheme.options:
+            limit = "`max_positions`"
         rows.append([f"`{name}`", cell(scheme.summary), ", ".join(options), limit, *marks])
     head = [
         "positions",
