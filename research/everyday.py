@@ -36,11 +36,11 @@ PAIRS = {
     "sentences": 40_000,
     "copies": 15_000,
     "figures": 12_000,
-    "enclosed": 20_000,
+    "enclosed": 30_000,
 }
 _ENGLISH, _GERMAN = range(2)
 _LANGUAGES = "en", "de"
-# before and after an English sentence and a German one
+# before and after an English text and a German one
 _ENCLOSING = [
     ("(", ")", "(", ")"),
     ("[", "]", "[", "]"),
@@ -49,6 +49,12 @@ _ENCLOSING = [
     ('"', '"', '"', '"'),
     ("“", "”", "»", "«"),
     ("'", "'", "‚", "‘"),
+    ("- ", "", "- ", ""),
+    ("* ", "", "* ", ""),
+    ("• ", "", "• ", ""),
+    ("– ", "", "– ", ""),
+    ("1. ", "", "1. ", ""),
+    ("a) ", "", "a) ", ""),
 ]
 _LONGEST_ENCLOSED = 12  # words
 _LONGEST_ADDED = 4
@@ -414,25 +420,27 @@ class Maker:
         return source.format(**english | copied), target.format(**german | copied)
 
     def enclosed(self, pairs: list[Pair]) -> Pair:
-        """Return a pair of sentences in brackets or quotation marks, alone, after a name, or after another one."""
-        english, german = self.random.choice(pairs)
+        """Return a pair in brackets or quotation marks, after the mark of a list item, or joined to another one."""
+        chance = self.random.random()
+        if chance < 0.3:
+            return self._joined(pairs)
+        english, german = self._added(pairs) if chance < 0.5 else self.random.choice(pairs)
         opening, closing, other_opening, other_closing = self.random.choice(_ENCLOSING)
-        source = f"{opening}{english}{closing}"
-        target = f"{other_opening}{german}{other_closing}"
-        form = self.random.random()
-        if form < 0.2:
-            name = self.person()
-            return f"{name}: {source}", f"{name}: {target}"
-        if form > 0.6:
-            return source, target
-        first, second = self._added(pairs), self._added(pairs)
+        name = f"{self.person()}: " if chance > 0.9 else ""
+        return f"{name}{opening}{english}{closing}", f"{name}{other_opening}{german}{other_closing}"
+
+    def _joined(self, pairs: list[Pair]) -> Pair:
+        """Return two pairs with a dash, a slash or brackets."""
+        english, german = self._added(pairs)
+        other_english, other_german = self._added(pairs)
+        sentence, satz = self.random.choice(pairs)
         dash = self.random.choice((" – ", " — ", "—"))
-        if form < 0.35:
-            return f"{first[_ENGLISH]}{dash}{second[_ENGLISH]}", f"{first[_GERMAN]} – {second[_GERMAN]}"
-        brackets = f"{english} ({second[_ENGLISH]})", f"{german} ({second[_GERMAN]})"
-        return (
-            brackets if form < 0.5 else (f"{first[_ENGLISH]}/{second[_ENGLISH]}", f"{first[_GERMAN]}/{second[_GERMAN]}")
-        )
+        forms = [
+            (f"{english}{dash}{other_english}", f"{german} – {other_german}"),
+            (f"{english}/{other_english}", f"{german}/{other_german}"),
+            (f"{sentence} ({english})", f"{satz} ({german})"),
+        ]
+        return self.random.choice(forms)
 
     def _added(self, pairs: list[Pair]) -> Pair:
         """Return a short pair without the mark at its end."""
