@@ -3,11 +3,13 @@
 import copy
 import pickle
 import random
+import re
 import warnings
 
 import pytest
 import torch
 from relattn.backends import native
+from relattn.backends.native import int8 as native_int8
 from relattn.backends.native import library
 from relattn.backends.native.int8 import GENERIC
 from relattn.integrations import transformers as faster
@@ -46,6 +48,54 @@ def test_threads_and_strides_do_not_change_results(threads):
             assert torch.equal(layer(x.T[::2].T), expected)
         finally:
             torch.set_num_threads(before)
+
+
+@pytest.fixture(params=["this processor", "kernels", "AMX"])
+def products(request, monkeypatch):
+    """The products of this processor, those of the compiled kernels, and those of oneDNN."""
+    if request.param == "kernels":
+        kernel = library.KERNELS[torch.float32].int8_kernels[-1]
+        monkeypatch.setattr(int8, "product", lambda: kernel)
+    elif request.param == "AMX":
+        request.getfixturevalue("amx")
+
+
+@pytest.mark.parametrize("size", [(), (0,), (96,), (3, 1), (3, 95), (3, 97), (2, 3, 192), (3, 0)])
+@torch.no_grad()
+def test_inputs_of_another_width_get_the_error_of_linear(products, size):
+    layers = nn.Sequential(nn.Linear(96, 128), nn.Linear(96, 128)).eval()
+    int8.quantize(layers)
+    x = torch.randn(size)
+    if size == (96,):
+        assert layers[0](x).shape == (128,)
+        return
+    with pytest.raises(RuntimeError) as own:
+        nn.functional.linear(x, layers[0].weight, layers[0].bias)
+    with pytest.raises(RuntimeError, match=re.escape(str(own.value))):
+        layers[0](x)
+    with int8.shared_input(*layers), pytest.raises(RuntimeError, match=re.escape(str(own.value))):
+        layers[1](x)
+
+
+@pytest.mark.parametrize("size", [(64, 96), (192, 96), (128, 80), (128, 112), (3, 5)])
+@torch.no_grad()
+def test_a_weight_of_another_shape_is_multiplied_as_by_linear(products, size):
+    """The sizes that the layer keeps are those of its first weight."""
+    layer = nn.Linear(96, 128, bias=False)
+    int8.quantize(layer)
+    layer.weight.data = torch.randn(size).sign()
+    x = torch.randn(3, size[1]).sign()  # such numbers have no rounding errors
+    torch.testing.assert_close(layer(x), x @ layer.weight.T)
+
+
+@pytest.mark.parametrize(
+    ("x", "out"), [((3, 95), (3, 128)), ((3, 96), (3, 64)), ((3, 96), (2, 128)), ((3, 97), (3, 128))]
+)
+def test_kernels_refuse_other_shapes(x, out):
+    kernel = library.KERNELS[torch.float32].int8_kernels[-1]
+    weight = native_int8.quantize(torch.randn(128, 96), kernel)
+    with pytest.raises(ValueError, match=re.escape(str(x)) + ".*" + re.escape(str(out))):
+        native_int8.linear(torch.randn(x), weight, None, None, torch.empty(out))
 
 
 @pytest.mark.parametrize("inputs", [64, 65, 79, 130])

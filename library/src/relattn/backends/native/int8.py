@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from relattn.backends.native import library
+from relattn.checks import show
 
 FLOAT, GENERIC, PAIRS, DOTS = range(4)  # kernels, as in `int8.h`
 # inputs are padded to a multiple of the first, outputs to one of at most the second
@@ -71,9 +72,15 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None, factors: Tensor | Non
     """Write (x · factors) Wᵀ + b to `out` (rows, outputs), which is contiguous.
 
     The rows of x · factors, (rows, inputs), are quantized.
+
+    Raises:
+        ValueError: `x` or `out` does not have the sizes of the weight.
     """
     kernels = library.KERNELS[torch.float32]
     rows = len(x)
+    if x.shape[1] != weight.inputs or out.shape != (rows, weight.outputs):
+        expected = f"(rows, {weight.inputs}) and (rows, {weight.outputs})"
+        raise ValueError(f"x and out must have shapes {expected}, got {show(x)} and {show(out)}")
     x = x if x.stride(1) == 1 else x.contiguous()
     padded = torch.zeros_like(weight.scales)
     if bias is not None:

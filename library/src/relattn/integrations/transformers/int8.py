@@ -80,6 +80,9 @@ class Int8Linear(nn.Linear):
         parameters = [x for layer in layers for x in (layer.weight, layer.bias) if x is not None]
         is_plain = all(x.dtype == torch.float32 and x.is_cpu for x in (input, *parameters))
         is_plain = is_plain and all("weight" in layer._parameters for layer in layers)  # not computed from parameters
+        # PyTorch refuses inputs of another width. A weight may have been replaced by one of another shape.
+        width = input.shape[-1:]
+        is_plain = is_plain and all(layer.weight.shape == (layer.out_features, *width) for layer in layers)
         if torch.is_grad_enabled() and any(x.requires_grad for x in (input, *parameters)):
             _warn_of_gradients()
             is_plain = False
