@@ -236,6 +236,23 @@ def test_outputs_are_the_same(name, impl, masked, one_model, monkeypatch):
     assert torch.equal(output(model, inputs, **arguments).last_hidden_state, own.last_hidden_state)
 
 
+@pytest.mark.parametrize(("size", "left_chunks", "kernel"), [(7, 0, 8), (2, 1, 8), (7, 1, 16), (7, -1, 8)])
+@pytest.mark.parametrize("valid", [33, 34, 35, 42])
+def test_adapters_of_seamless_read_the_padding_of_the_own_code(size, left_chunks, kernel, valid):
+    model = build(
+        Family(seamless, features),
+        speech_encoder_chunk_size=size,
+        speech_encoder_left_chunk_num=left_chunks,
+        adaptor_kernel_size=kernel,
+    )
+    mask = torch.ones(2, 45, dtype=torch.long)
+    mask[1, valid:] = 0
+    own, ours = (x.last_hidden_state for x in own_and_ours(model, features(45), attention_mask=mask))
+    count = int(model.adapter.layers[0]._compute_sub_sample_lengths_from_attention_mask(mask)[1])
+    for a, b in ((own[0], ours[0]), (own[1, :count], ours[1, :count])):
+        torch.testing.assert_close(a, b, rtol=0, atol=2e-5)
+
+
 @pytest.mark.parametrize(
     "name", ["parakeet", "wav2vec2-bert", "deberta", "deberta-v3", "mpnet", "wavlm", "sam", "vitdet"]
 )

@@ -55,7 +55,7 @@ def attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the self-attention of one layer: (batch, length, dim), and no weights."""
     options = mask_options(attention_mask, len(hidden_states))
-    if options is None:
+    if options is None or ("mask" in options and options["mask"].shape[2] > 1):  # an encoder's own code masks pairs
         return own()
     query, key, value = project(hidden_states, module.head_size, module.linear_q, module.linear_k, module.linear_v)
     options |= {"scale": module.scaling, "dropout_p": module.dropout.p if module.training else 0.0}
@@ -141,7 +141,11 @@ def seamless_encoder(
     attention_mask: Tensor | None = None,  # (batch, length)
     **kwargs: Any,
 ) -> Any:
-    """Run the encoder of SeamlessM4T with a mask of valid keys. Version 2 may have chunks, which become an option."""
+    """Run the encoder of SeamlessM4T with a mask of valid keys. Version 2 may have chunks, which become an option.
+
+    Its adapter reads padding near the last valid position. There the model's own code attends to all positions if the
+    chunks of a query have no valid key, and the operator to none. So the own code runs if chunks are that small.
+    """
     config = module.config
     states, mask = without_padding(hidden_states, attention_mask)
     options = {"attention_mask": mask, "conv_attention_mask": attention_mask, **kwargs}
@@ -149,6 +153,9 @@ def seamless_encoder(
         options["relative_position_embeddings"] = module.embed_positions(states)
     elif (size := getattr(config, "speech_encoder_chunk_size", None)) is not None:
         left_chunks = config.speech_encoder_left_chunk_num
+        read_padding = config.adaptor_kernel_size**config.num_adapter_layers
+        if attention_mask is not None and 0 <= left_chunks * size < read_padding:
+            return own()
         options["chunk"] = size, left_chunks if left_chunks >= 0 else None
     states = run_layers(module, module.dropout(states), config.speech_encoder_layerdrop, **options)
     return module.layer_norm(states)
