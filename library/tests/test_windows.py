@@ -110,6 +110,28 @@ def test_streams_of_different_lengths_continue_at_their_own_end():
     assert (cache.dropped, cache.length) == (23, 10)
 
 
+@pytest.mark.parametrize("limits", [{"window": (5, 0)}, {"chunk": (4, 1)}, {}])
+def test_a_stream_keeps_no_padding_after_its_longest_sequence(limits):
+    layer, x = RelativeSelfAttention(6, 2, clip=3, is_causal=True, **limits), torch.randn(2, 160, 6)
+    ends, cache = torch.tensor([0, 0]), layer.empty_cache(2)
+    with torch.inference_mode():
+        whole = layer(x)
+        for step in range(64):
+            counts = torch.tensor([[1, 0], [0, 1], [3, 4], [1, 0]][step % 4])
+            part = torch.stack(
+                [x[row, end : end + 5] for row, end in enumerate(ends)]
+            )  # 5 positions, most of them padding
+            mask = torch.ones(5, cache.length + 5, dtype=torch.bool)
+            output, cache = layer(part, ends + counts, cache, mask=mask)
+            for row, (end, count) in enumerate(zip(ends, counts, strict=True)):
+                torch.testing.assert_close(output[row, :count], whole[row, end : end + count], **ROUNDING)
+            ends = ends + counts
+            assert cache.dropped + cache.length == int(ends.max())
+            assert cache.lengths.tolist() == (ends - cache.dropped).tolist()
+    positions = cache.buffers[0].untyped_storage().nbytes() // (2 * 6 * 4)
+    assert positions <= 2 * (10 + 5 if limits else 80 + 5)
+
+
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # Dynamo's own
 def test_a_window_compiles_and_exports_with_any_length():
     layer = RelativeSelfAttention(6, 2, clip=3, window=(2, 1)).eval()

@@ -77,6 +77,11 @@ class AttentionCache:
         """Number of positions of the shortest sequence."""
         return self.length if self.lengths is None or self.batch == 0 else int(self.lengths.min())
 
+    @property
+    def longest(self) -> int:
+        """Number of positions of the longest sequence."""
+        return self.length if self.lengths is None or self.batch == 0 else int(self.lengths.max())
+
     def append(self, key: Tensor, value: Tensor, lengths: Tensor | None = None) -> AttentionCache:
         """Return the cache with n more positions.
 
@@ -121,6 +126,8 @@ class AttentionCache:
         returned cache writes into the memory that both share, and copies what is held only if that is full, without
         the positions dropped. So a stream that drops what its window has left needs constant memory.
 
+        Padding after the longest sequence is dropped too, and becomes free capacity.
+
         Raises:
             ValueError: `count` is negative, or more than the shortest sequence holds.
         """
@@ -131,7 +138,7 @@ class AttentionCache:
         appended = self.appended
         self.appended = True
         lengths = None if self.lengths is None else self.lengths - count
-        return AttentionCache(buffers, self.length - count, lengths, appended, self.dropped + count)
+        return AttentionCache(buffers, self.longest - count, lengths, appended, self.dropped + count)
 
     def select(self, rows: Tensor) -> AttentionCache:
         """Return the cache of the sequences `rows`, (new batch,) indices, repeats allowed, in new memory."""

@@ -16,6 +16,7 @@ from relattn.call import Beyond
 from relattn.checks import (
     as_int64,
     as_integer,
+    can_read,
     check_beyond,
     check_dropout,
     check_window,
@@ -292,11 +293,16 @@ class SelfAttention(nn.Module):
             raise ValueError(f"a cache must hold whole chunks of {self.chunk_size} positions, got {ends} positions")
 
     def _without_past(self, cache: AttentionCache) -> AttentionCache:
-        """Return the cache without the positions that no later query attends to."""
-        if self.window_left is None or is_tracing():
-            return cache
-        shortest = cache.shortest
-        return cache.drop(max(0, shortest - shortest % self.chunk_size - self.window_left))
+        """Return the cache without the positions that no later query attends to, and without padding at its end.
+
+        Without a window, the padding stays where reading lengths would wait for a GPU.
+        """
+        if self.window_left is not None and not is_tracing():
+            shortest = cache.shortest
+            return cache.drop(max(0, shortest - shortest % self.chunk_size - self.window_left))
+        if cache.lengths is not None and can_read(cache.lengths):
+            return cache.drop(0)
+        return cache
 
 
 class RelativeSelfAttention(SelfAttention):
