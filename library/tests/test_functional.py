@@ -177,6 +177,19 @@ def test_derivatives(backend):
         (first,) = torch.autograd.grad(summed(leaf), leaf, create_graph=True)
         return torch.autograd.grad(first.sum(), leaf)[0]
 
+    def outputs(x):
+        return relative_attention(x, key, key, rel_key, backend=backend)
+
+    leaf = query.clone().requires_grad_()
+    output = outputs(leaf)  # whose backward pass alone is transformed
+
+    def gradient(grad, **options):
+        return torch.autograd.grad(output, leaf, grad, retain_graph=True, **options)[0]
+
+    @torch.autograd.forward_ad.dual_level()
+    def dual_gradient():
+        return gradient(torch.autograd.forward_ad.make_dual(query, query))
+
     @torch.autograd.forward_ad.dual_level()
     def dual():
         return summed(torch.autograd.forward_ad.make_dual(query, query))
@@ -189,6 +202,11 @@ def test_derivatives(backend):
         lambda: torch.func.grad(lambda x: torch.func.grad(summed)(x).sum())(query),
         lambda: torch.func.jvp(summed, (query,), (query,))[-1],
         lambda: torch.func.hessian(summed)(query),
+        lambda: torch.autograd.functional.jacobian(outputs, query, vectorize=True),
+        lambda: torch.autograd.functional.jacobian(outputs, query, vectorize=True, create_graph=True),
+        lambda: gradient(torch.randn(3, 1, 1, 5, 4), is_grads_batched=True),
+        lambda: torch.func.vmap(gradient)(torch.randn(3, 1, 1, 5, 4)),
+        dual_gradient,
     ]
     refused = pytest.raises(NotImplementedError, match=rf"'reference'.*{backend}")
     for derivative in others:

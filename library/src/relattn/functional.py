@@ -123,12 +123,14 @@ def relative_attention(
     Returns:
         The output, (batch, heads, queries, value_dim). With `return_lse`, a pair of the output and the log-sum-exp
         (batch, heads, queries): natural logarithm, before dropout, at least float32, without gradient. A query
-        that is padding or has nothing to attend to gets zeros and −inf, and passes no gradient. There are first
-        derivatives, by autograd or `torch.func.grad`. Forward mode and higher derivatives need backend="reference".
-        Under autocast, query, key, value, the tables, `rel_query` and both biases are converted to its dtype.
+        that is padding or has nothing to attend to gets zeros and −inf, and passes no gradient. All backends have first
+        derivatives by autograd. Other derivatives need backend="reference": `torch.func`, forward mode, batched
+        gradients and higher derivatives. Under autocast, query, key, value, the tables, `rel_query` and both biases are
+        converted to its dtype.
 
     Raises:
         ValueError, TypeError: An argument breaks a rule above. The message says what must hold and what was given.
+        NotImplementedError: A derivative needs backend="reference".
     """
     longest = 0
     if cu_seqlens is not None:
@@ -178,6 +180,7 @@ def relation_attention(
 
     Raises:
         ValueError, TypeError: An argument breaks a rule. The message says what must hold and what was given.
+        NotImplementedError: A derivative needs backend="reference".
     """
     if relations is None:
         raise TypeError("relations must be a tensor of labels, got None; relative_attention labels pairs by position")

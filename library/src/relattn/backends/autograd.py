@@ -42,6 +42,8 @@ def differentiable(
         def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
             if grad is None:
                 return (None,) * (tensors + len(ctx.options))
+            if not torch.compiler.is_compiling() and is_transformed_gradient(grad):
+                raise derivative_error(name)
             saved = ctx.saved_tensors
             # without a graph, nobody can differentiate the results
             is_final = torch.compiler.is_compiling() or not torch.is_grad_enabled()
@@ -82,6 +84,11 @@ def is_transformed(inputs: Iterable[Any]) -> bool:
     return any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in inputs)
 
 
+def is_transformed_gradient(grad: Tensor) -> bool:
+    """Return whether a transform is active in a backward pass. `is_grads_batched` has its own kind of tensors."""
+    return is_transformed((grad,)) or torch._C._functorch.is_legacy_batchedtensor(grad)
+
+
 def without_derivative(name: str, function: Function) -> Callable[..., Any]:
     """Return the same function, whose derivative is an error."""
 
@@ -100,7 +107,8 @@ def without_derivative(name: str, function: Function) -> Callable[..., Any]:
 def derivative_error(name: str) -> NotImplementedError:
     """Return the error for derivatives that a backend lacks."""
     return NotImplementedError(
-        f"backend must be 'reference' for torch.func, forward mode (dual tensors) and higher derivatives, got {name!r}"
+        "backend must be 'reference' for torch.func, forward mode (dual tensors), batched gradients "
+        f"and higher derivatives, got {name!r}"
     )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from relattn import checks
 from relattn.backends import pairs
-from relattn.backends.autograd import has_gradients, is_transformed
+from relattn.backends.autograd import has_gradients, is_transformed, is_transformed_gradient
 from relattn.backends.custom_ops import PLAIN, Operator, skips_dispatch
 from relattn.call import TABLES, Call
 
@@ -140,7 +140,8 @@ class CallPlan(NamedTuple):
         *sources, output, _ = saved
         has_graph = torch.is_grad_enabled()
         is_same = [x.stride() for x in saved] == self.strides
-        if self.backward is not None and is_same and not has_graph and skips_dispatch((grad,)):
+        is_plain = skips_dispatch((grad,)) and not is_transformed_gradient(grad)
+        if self.backward is not None and is_same and not has_graph and is_plain:
             if grad.stride() != output.stride():
                 grad = torch.empty_like(output).copy_(grad)
             backward = self.backward()
