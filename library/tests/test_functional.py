@@ -2,8 +2,11 @@
 
 import math
 import runpy
+import subprocess
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
+from fractions import Fraction
 from types import SimpleNamespace
 
 import numpy
@@ -320,6 +323,28 @@ def test_compiles_as_one_graph(backend):
         compiled = torch.compile(attend, fullgraph=True, backend="aot_eager" if backend == "native" else "eager")
         got = outputs_and_gradients(compiled, given)
         assert_close(got, outputs_and_gradients(attend, given))
+
+
+FIRST_COMPILED = """
+import sys
+
+import torch
+from relattn import RelativeMultiheadAttention, relative_attention
+
+x, table = torch.randn(1, 2, 5, 4, requires_grad=True), torch.randn(5, 4)
+layer = RelativeMultiheadAttention(4, 2, clip=2, batch_first=True)
+calls = {
+    "operator": lambda x: relative_attention(x, x, x, table, table, is_causal=True, backend=sys.argv[2]),
+    "layer": lambda x: layer(*[x[:, 0]] * 3, need_weights=False)[0],
+}
+call = calls[sys.argv[1]]
+torch.testing.assert_close(torch.compile(call, fullgraph=True, backend="eager")(x), call(x))
+"""
+
+
+@pytest.mark.parametrize(("call", "backend"), [("operator", "auto"), ("operator", "dense"), ("layer", "auto")])
+def test_the_first_call_of_a_process_compiles_as_one_graph(call, backend):
+    subprocess.run([sys.executable, "-c", FIRST_COMPILED, call, backend], check=True)
 
 
 class Attend(torch.nn.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -40,11 +39,6 @@ class Capabilities:
     unavailable_reason: Callable[[Call], str | None] = lambda call: None
     installation: Callable[[], str] = lambda: "needs nothing"
 
-    @functools.cached_property
-    def unknown(self) -> list[str]:
-        """The other fields of `Call`."""
-        return [name for name in Call._fields if name not in self.fields]
-
     def refusal_reason(self, call: Call) -> str | None:
         """Return why a call is refused, or None if it is supported."""
         query = call.query
@@ -57,7 +51,7 @@ class Capabilities:
             reason = f"head dims must be from 1 to {self.head_dims}, got {listed}"
         elif is_exporting() and not self.is_exported:
             reason = "torch.export supports plain PyTorch operations only"
-        elif unknown := [name for name in self.unknown if is_set(call, name)]:
+        elif unknown := [name for name in Call._fields if name not in self.fields and is_set(call, name)]:
             reason = f"{', '.join(unknown)} is not supported"
         else:
             return self.unavailable_reason(call)
