@@ -143,6 +143,50 @@ def test_integers_may_have_any_dtype(backend):
 
 
 @BACKENDS
+def test_numbers_may_have_any_type(backend):
+    inputs = make_inputs(SHAPES["one head"], dtype=widest(backend))
+    inputs["rel_bias"] = torch.linspace(-1.0, 1.0, 6, dtype=widest(backend))
+
+    def attend(scale, dropout_p):
+        torch.manual_seed(0)
+        return relative_attention(**inputs, clip=(2, 3), scale=scale, dropout_p=dropout_p, backend=backend)
+
+    for kind in (numpy.float16, numpy.float32, numpy.float64, Fraction):
+        for dropout_p in (0.0, 0.5):
+            want = attend(0.25, dropout_p)
+            for _ in range(2):
+                assert torch.equal(attend(kind(0.25), kind(dropout_p)), want)
+
+
+@FAST
+def test_the_default_device_changes_nothing(backend):
+    x, table, bias = torch.randn(1, 2, 9, 4), torch.randn(5, 4), torch.randn(5)
+    relations = torch.randint(-1, 5, (1, 1, 9, 9))
+    calls = {
+        "packed": {"cu_seqlens": torch.tensor([0, 3, 3, 9]), "is_causal": True},
+        "window": {"window": (2, 1), "lengths": torch.tensor([7])},
+        "chunk": {"chunk": (2, 1), "query_offset": torch.tensor([3])},
+        "dropout": {"dropout_p": 0.5, "rel_bias": bias},
+    }
+
+    def attend(name):
+        torch.manual_seed(0)
+        leaf = x.clone().requires_grad_()
+        if name == "relations":
+            output = relation_attention(leaf, x, leaf, relations, table, table, rel_bias=bias, backend=backend)
+        else:
+            output = relative_attention(leaf, x, leaf, table, table, **calls[name], backend=backend)
+        return output, *torch.autograd.grad(output.square().sum(), leaf)
+
+    for name in (*calls, "relations"):
+        want = attend(name)
+        for _ in range(2):
+            with torch.device("meta"):
+                results = attend(name)
+            assert all(map(torch.equal, results, want))
+
+
+@BACKENDS
 def test_autograd(backend):
     """The output may be changed in place; the log-sum-exp has no gradient; without a gradient of the output, none."""
 
@@ -453,6 +497,9 @@ REFUSED = [  # what is changed, and which facts the message has
     ({"is_causal": "no"}, "is_causal must be True or False.*'no'"),
     ({"is_causal": torch.tensor([True, False])}, r"is_causal must be True or False.*\(2,\)"),
     ({"dropout_p": 1.5}, "dropout_p.*1.5"),
+    ({"dropout_p": 2**2000}, "dropout_p"),
+    ({"dropout_p": numpy.float32(1.5)}, "dropout_p.*1.5"),
+    ({"scale": numpy.float32(math.nan)}, "scale must be finite.*nan"),
     ({"dropout_p": math.nan}, "dropout_p.*nan"),
     ({"backend": "fast"}, f"backend.*{', '.join(backends.NAMES)}.*'auto'.*'fast'"),
     ({"backend": ["native"]}, r"backend.*\['native'\]"),

@@ -99,6 +99,8 @@ class Call(NamedTuple):
 
         # Numbers.
         checks.check_flag("is_causal", is_causal)
+        dropout_p = checks.as_float(dropout_p)
+        scale = checks.as_float(scale)
         checks.check_dropout("dropout_p", dropout_p)
         checks.check_scale(scale)
         scale = dim**-0.5 if scale is None else scale

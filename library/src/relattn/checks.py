@@ -7,6 +7,7 @@ given.
 import operator
 import sys
 from itertools import pairwise
+from numbers import Real
 from typing import Any
 
 import torch
@@ -73,6 +74,7 @@ def check_devices(arguments: dict[str, Any]) -> None:
 
 def check_dropout(name: str, probability: Any) -> None:
     """Check a dropout probability."""
+    probability = as_float(probability)
     if not isinstance(probability, float | int) or not 0.0 <= probability <= 1.0:
         raise ValueError(f"{name} must be a probability in [0, 1], got {probability!r}")
 
@@ -266,7 +268,7 @@ def check_packed(cu_seqlens: Any, rows: dict[str, Tensor | None], options: dict[
     lengths = [end - start for start, end in pairwise(ends)]
     if not lengths or ends[0] != 0 or ends[-1] != length or min(lengths) < 0:
         raise ValueError(f"cu_seqlens must increase from 0 to {length}, the number of positions, got {ends}")
-    return torch.tensor(ends), max(lengths)
+    return torch.tensor(ends, device="cpu"), max(lengths)
 
 
 def check_offset(query_offset: Any, batch: int) -> tuple[int, Tensor | None, tuple[int, int] | None]:
@@ -332,6 +334,11 @@ def as_integer(x: Any) -> Any:
     if isinstance(x, int | torch.SymInt):
         return None if isinstance(x, bool) else x
     return operator.index(x) if hasattr(x, "__index__") and not isinstance(x, Tensor) else None
+
+
+def as_float(x: Any) -> Any:
+    """Return a number that is not Python's, such as NumPy's, as a float, and anything else as it is."""
+    return float(x) if isinstance(x, Real) and not isinstance(x, float | int) else x
 
 
 def bounds(x: Tensor) -> tuple[int, int]:
