@@ -28,7 +28,8 @@ from tests.support.foreign_bundles import tokenizer
     [
         (["▁Ein", "▁Ma", "nn", "."], [0, 1, 1, 1]),
         (["▁", "Ein", "▁", "▁", "Mann"], [None, 0, None, None, 1]),
-        (["▁a", "<0xE2>", "<0x96>", "▁", "<0x81>", "b"], [0, 0, 0, None, 1, 1]),
+        (["▁a", "<0xC3>", "<0xA9>", "▁", "<0xC3>", "<0xA9>", "b"], [0, 0, 0, None, 1, 1, 1]),
+        (["▁a", "▁", "<0xC3>", "<0xE2>", "<0x96>", "▁b", "<0x81>"], [0, None, None, None, None, 1, None]),
         (["ohne", "▁am▁", "Ende"], [0, 1, 2]),
         ([], []),
     ],
@@ -79,7 +80,7 @@ def test_a_word_is_linked_to_the_word_with_the_most_weight():
         # digits, marks of scripts without letters in a piece, and bytes count as letters do
         (["▁3", ",", "5", "▁b"], ["▁3", ".", "5"], [[0.1, 0, 0.2, 0], [0, 0, 0, 1], [0.1, 0, 0.2, 0]], [(0, 0)]),
         (["▁a", "▁क", "ा"], ["▁x"], [[0.4, 0.1, 0.5]], [(1, 0)]),
-        (["▁a", "▁<0xE0>", "<0xA4>"], ["▁x"], [[0.4, 0.3, 0.3]], [(1, 0)]),
+        (["▁a", "▁", "<0xC3>", "<0xA9>"], ["▁x"], [[0.4, 0, 0.3, 0.3]], [(1, 0)]),
         # without spaces between words, a sentence is one word
         (["▁開け", "、", "て。"], ["▁Öffne", "n"], [[0.3, 0.5, 0.2], [0.2, 0.6, 0.1]], [(0, 0)]),
         (["▁open", "▁it"], ["▁開け", "。"], [[0.7, 0.2], [0.0, 1.0]], [(0, 0)]),

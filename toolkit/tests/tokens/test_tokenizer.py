@@ -8,7 +8,7 @@ import sentencepiece
 from hypothesis import example, given
 from hypothesis import strategies as st
 from relattn_mt.support.errors import InputError
-from relattn_mt.tokens.tokenizer import Tokenizer
+from relattn_mt.tokens.tokenizer import Tokenizer, word_indices
 
 LINES = ["the cat sat on 1,204 mats", "die Katze saß auf 1.204 Matten", "a dog runs", "ein Hund läuft"] * 20
 TEXTS = [
@@ -42,7 +42,10 @@ for each in (*TEXTS, BASIC_PLANE):
 @given(st.lists(st.sampled_from([0x41, 0xC3, 0xA9, 0xE2, 0x82, 0xAC, 0xF0, 0x9F, 0x98, 0x80, 0xEF, 0xBF, 0xBD])))
 def test_bytes_that_form_no_character_are_left_out(content):
     ids = [TOKENIZER.vocabularies[0].index(f"<0x{byte:02X}>") for byte in content]
-    assert TOKENIZER.decode(ids) == bytes(content).decode("utf-8", "ignore")
+    text = TOKENIZER.decode(ids)
+    assert text == bytes(content).decode("utf-8", "ignore")
+    words = {word for word in word_indices([TOKENIZER.vocabularies[0][i] for i in ids]) if word is not None}
+    assert len(words) == len(text.split())
 
 
 def test_pieces():

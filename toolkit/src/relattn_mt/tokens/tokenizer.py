@@ -258,19 +258,24 @@ def decode_pieces(model: sentencepiece.SentencePieceProcessor, pieces: Sequence[
     """Return the text of pieces. Bytes that form no character are left out, and a generated line break is a space."""
     text: str = model.decode_pieces(pieces)
     if _REPLACEMENT in text:
-        text = model.decode_pieces(_without_broken_bytes(pieces))
+        broken = _broken_bytes(pieces)
+        text = model.decode_pieces([piece for piece, is_broken in zip(pieces, broken, strict=True) if not is_broken])
     return text.replace("\n", " ")
 
 
-def _without_broken_bytes(pieces: Sequence[str]) -> list[str]:
-    kept: list[str] = []
+def _broken_bytes(pieces: Sequence[str]) -> list[bool]:
+    """Return whether each piece is a byte that forms no character with those beside it."""
+    broken: list[bool] = []
     for is_byte, group in groupby(pieces, key=lambda piece: BYTE.fullmatch(piece) is not None):
         run = [*group]
-        if is_byte:
-            content = bytes(int(piece[3:5], 16) for piece in run)
-            run = [f"<0x{byte:02X}>" for byte in content.decode("utf-8", "ignore").encode()]
-        kept += run
-    return kept
+        if not is_byte:
+            broken += [False] * len(run)
+            continue
+        content = bytes(int(piece[3:5], 16) for piece in run)
+        for character in content.decode("utf-8", "surrogateescape"):
+            is_broken = "\udc80" <= character <= "\udcff"
+            broken += [is_broken] * (1 if is_broken else len(character.encode()))
+    return broken
 
 
 def processor(content: bytes) -> sentencepiece.SentencePieceProcessor:
@@ -342,13 +347,15 @@ def _explain(message: str, vocab_size: int) -> str:
 
 
 def word_indices(pieces: Sequence[str]) -> list[int | None]:
-    """Return the index of the word that each piece belongs to; None for a piece that is only spaces."""
+    """Return the index of the word that each piece belongs to; None for one without text."""
     indices = []
     word = -1
     inside = False
-    for piece in pieces:
+    for piece, is_broken in zip(pieces, _broken_bytes(pieces), strict=True):
         index = None
-        if BYTE.fullmatch(piece):
+        if is_broken:
+            piece = ""
+        elif BYTE.fullmatch(piece):
             piece = SPACE_MARK if piece in _SPACE_BYTES else "x"
         for character in piece:
             if character == SPACE_MARK:
