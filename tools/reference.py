@@ -39,8 +39,8 @@ def commands() -> str:
         "`relattn-mt help COMMAND` prints the same. Names in capitals are arguments without a name, in this order. A "
         "flag has no value, a list takes several. Every command has `--version`, and `--quiet`, which leaves only "
         "warnings and errors on standard error. Names of options may be written with hyphens.\n",
-        "An output is complete or absent, and replaces a file that exists. `translate --output` replaces nothing, and "
-        "a bundle or an export only another one.\n",
+        "An output is complete or absent, and replaces a file that exists. `translate` and `evaluate` replace nothing, "
+        "and a bundle or an export only another one.\n",
         "The exit code is 0 after success, 2 after a user error, 130 after Ctrl-C, 143 after SIGTERM and 129 after "
         "SIGHUP, but 0 from `serve` after signals.\n",
     ]

@@ -395,7 +395,9 @@ def test_workbook_keeps_formulas_and_names_of_columns() -> None:
     ("formula", "kept"),
     [
         ('INDIRECT(F1&amp;"!A1")', {"January", "Prices"}),
-        ('IF(LEFT(A1,4)="Good",1,0)', {"Good morning", "Good"}),
+        ('IF(LEFT(A1,4)="Good","Other","x")', {"Good morning", "Good", "Other"}),
+        ('IF(RIGHT(A1,2)="er",1,0)', {"Other"}),
+        ('IF(LEFT(A1,1)="o",1,0)', {"Other"}),
         ('IF(A1="Good",1,0)', {"Good"}),
     ],
 )

@@ -74,7 +74,7 @@ def test_sentences_and_white_space() -> None:
 
 
 @pytest.mark.parametrize(
-    "mark", ["- ", "* ", "• ", "– ", "  — ", "12) ", "a. ", "B) ", "> ", "> > - ", "- - ", "- [ ] ", "-\u00a0"]
+    "mark", ["- ", "* ", "• ", "– ", "  — ", "12) ", "B) ", "> ", "> > - ", "- - ", "- [ ] ", "-\u00a0"]
 )
 def test_mark_of_a_list_item_is_no_part_of_a_sentence(mark: str) -> None:
     parts = split(f"{mark}My cat.\n\n{mark}My dog", "en")
@@ -88,7 +88,9 @@ def test_tags_stand_after_the_mark_of_a_list_item() -> None:
     assert parts.join(parts.sentences) == "- My <m0>cat</m0>\n- <m1>My</m1> dog\n<m2>- My</m2> bird\n-<m3/> x"
 
 
-@pytest.mark.parametrize("text", ["-5 degrees", "A. Smith", "1. Mai", "*bold* text", "See - there", "i.e. this"])
+@pytest.mark.parametrize(
+    "text", ["-5 degrees", "A. Smith", "1. Mai", "*bold* text", "See - there", "i.e. this", "z. B. Äpfel", "s. Seite 5"]
+)
 def test_other_signs_are_part_of_a_sentence(text: str) -> None:
     assert split(text, "de").sentences == [text]
 

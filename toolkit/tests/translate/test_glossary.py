@@ -45,6 +45,8 @@ def test_spellings_in_unicode_do_not_matter(tmp_path):
         ("Save as", None),
         ("Save 5", None),
         ("save", None),
+        ("{Save}", None),
+        ("@Save", None),
         ("...", None),
         ("", None),
     ],

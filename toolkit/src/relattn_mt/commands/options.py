@@ -116,7 +116,7 @@ def require_new_output(out: str, inputs: Sequence[str], bundle: str, option: str
         require(real_path(name) != path, f"{out}: the output must not replace an input or another output")
     inside = path.is_relative_to(real_path(bundle))
     require(not inside, f"{out}: the output must not be inside the bundle {bundle}")
-    require(not path.exists(), f"{out}: exists; choose another name with {option}")
+    require(not path.is_file(), f"{out}: exists; choose another name with {option}")
 
 
 def check_sample(path: str, count: int) -> list[str] | int:

@@ -10,8 +10,11 @@ from __future__ import annotations
 import fnmatch
 import re
 
-_CONSTANT = re.compile(r"""'(?:[^']|'')*'|((?:SEARCH|FIND)B?\(\s*)?"((?:[^"]|"")*)\"""", re.IGNORECASE)
-_PARTS = re.compile(r"\b(?:LEFT|RIGHT|MID)B?\(", re.IGNORECASE)
+_CONSTANT = re.compile(
+    r"""'(?:[^']|'')*'|((SEARCH|FIND)B?\(\s*|(LEFT|RIGHT|MID)B?\([^"()]*\)\s*(?:=|<>)\s*)?"((?:[^"]|"")*)\"""",
+    re.IGNORECASE,
+)
+_PARTS = {"LEFT": "{}*", "RIGHT": "*{}"}  # wildcards for what these functions return
 _OPERATOR = re.compile("<>|[<>]?=|[<>]")
 _LITERAL = re.compile(r"~([*?~])|\[")  # an escaped character, and one that has a meaning for `fnmatch` only
 _LETTER = re.compile(r"[^\W\d_]")
@@ -24,25 +27,26 @@ class Comparisons:
         self._texts: set[str] = set()
         self._patterns: dict[str, re.Pattern[str]] = {}
 
-    def add(self, text: str, *, is_part: bool = False) -> None:
-        """Add a text, or one that may be a part of a cell."""
+    def add(self, text: str, part: str = "{}") -> None:
+        """Add a text, or with wildcards around its place one that may be a part of a cell."""
         text = text[found.end() :] if (found := _OPERATOR.match(text)) else text
         if not _LETTER.search(text):
             return
         text = text.casefold()
         self._texts.add(text)
-        if is_part or re.search("[*?~]", text):
-            pattern = _LITERAL.sub(lambda found: f"[{found[1] or found[0]}]", f"*{text}*" if is_part else text)
+        pattern = part.format(text)
+        if re.search("[*?~]", pattern):
+            pattern = _LITERAL.sub(lambda found: f"[{found[1] or found[0]}]", pattern)
             self._patterns[text] = re.compile(fnmatch.translate(pattern))
 
     def add_formula(self, formula: str, *, is_list: bool = False) -> None:
         """Add the constants of a formula, or the items of a list that is one constant: `"Yes,No"`."""
-        has_parts = _PARTS.search(formula) is not None
         for found in _CONSTANT.finditer(formula):
-            if found[2] is None:  # the name of a sheet
+            if found[4] is None:  # the name of a sheet
                 continue
-            constant = found[2].replace('""', '"')
-            self.add(constant, is_part=has_parts or found[1] is not None)
+            constant = found[4].replace('""', '"')
+            function = (found[2] or found[3] or "").upper()
+            self.add(constant, _PARTS.get(function, "*{}*") if function else "{}")
             for item in constant.split(",") if is_list else ():
                 self.add(item.strip())
 

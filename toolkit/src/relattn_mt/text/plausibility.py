@@ -49,26 +49,28 @@ _NAMED_DATE = re.compile(  # a word, perhaps a month, before the day or between 
 _NAMED_DAY = re.compile(  # without a year
     r"\b([A-Z][^\W\d_]{2,})\.? (\d{1,2})\b|\b(\d{1,2})(?:st|nd|rd|th|\.)? ([^\W\d_]{3,})"
 )
-_MONTHS = [  # how their names begin in English, German and some other languages with Latin letters
+_MONTHS = [  # their names and abbreviations in English, German and some other languages with Latin letters
     re.compile(names, re.IGNORECASE)
     for names in (
-        "jan|jän|gen|ene",
-        "feb|fév|fev",
-        "mar|mär|maa|mrt",
-        "apr|avr|abr",
-        "ma[iyjg]|mei",
-        "jun|jui(?!l)|giu",
-        "jul|juil|lug",
-        "aug|ago|aoû",
-        "sep|set",
-        "o[ck]t|ott|out",
-        "nov",
-        "de[csz]|déc|dic",
+        "jan(?:uary|uar|uari|vier)?|jän(?:ner)?|gen(?:naio)?|ene(?:ro)?",
+        "feb(?:ruary|ruar|ruari|rero|braio)?|fév(?:rier)?|fev(?:ereiro)?",
+        "mar(?:ch|s|zo|ço)?|märz?|maart|mrt",
+        "apr(?:il|ile)?|avr(?:il)?|abr(?:il)?",
+        "ma[iyj]o?|mag(?:gio)?|mei",
+        "june?|juni|juin|junio|junho|giu(?:gno)?",
+        "july?|juli|juil(?:let)?|julio|julho|lug(?:lio)?",
+        "aug(?:ust|ustus)?|ago(?:sto)?|août",
+        "sept?(?:ember|embre|tembre|tiembre)?|set(?:embro|tembre)?",
+        "o[ck]t(?:ober|obre|ubre)?|ott(?:obre)?|out(?:ubro)?",
+        "nov(?:ember|embre|iembre|embro)?",
+        "de[cz](?:ember|embre|embro)?|déc(?:embre)?|dic(?:iembre|embre)?",
     )
 ]
+_ALL_MONTHS = {*range(1, 13)}  # of a word that may be a month
 _NEGATIVE = re.compile(r"(?<![\w).])(?<!\d )[-−](?=[$€£¥]?\d)")
 _MINUS = re.compile(  # or a dash before a number
-    r"minus|negat|moins|menos|\bmeno\b|below|unter|минус|ниже|负|零下|マイナス|氷点下|영하|[-−–－] ?[$€£¥]?\d",
+    r"minus|\bmin\b|miinus|mínusz|negat|moins|menos|\bmeno\b|below|unter|onder|sous\b|dessous|bajo|abaixo|sotto"
+    r"|минус|мінус|ниже|负|零下|マイナス|氷点下|영하|[-−–－] ?[$€£¥]?\d",
     re.IGNORECASE,
 )
 _DECADE = re.compile(r"(?<![\d.,])[3-9]0(?=er|s\b)")  # perhaps, without its century
@@ -226,7 +228,8 @@ def _changes_months(source: str, translation: str) -> bool:
     """Return whether the month of a date is missing or another one."""
     months = _months(source)
     for date, named in _months(translation).items():
-        if date in months and months[date] and not months[date] & named:
+        expected = months.get(date, _ALL_MONTHS)
+        if expected and expected != _ALL_MONTHS and not expected & named:
             return True
     return False
 
@@ -236,24 +239,24 @@ def _months(text: str) -> dict[tuple[int, str], set[int]]:
 
     The year of a date without one is empty.
     """
-    months = {}
+    months: dict[tuple[int, str], set[int]] = {}
     for before, day, after, year in _NAMED_DATE.findall(text):
         word = after or (before if before[:1].isupper() else "")
-        months[int(day), year] = _named_months(word) or ({*range(1, 13)} if word else set())
+        months.setdefault((int(day), year), set()).update(_named_months(word) or (_ALL_MONTHS if word else ()))
     for first, sign, second, year in _DATE.findall(text):
-        months[int(first), year] = {int(second)}
+        months.setdefault((int(first), year), set()).add(int(second))
         if sign == "/":
-            months[int(second), year] = {int(first)}
+            months.setdefault((int(second), year), set()).add(int(first))
     for day, month in _DAY.findall(text):
-        months[int(day), ""] = {int(month)}
+        months.setdefault((int(day), ""), set()).add(int(month))
     for before, day, other_day, after in _NAMED_DAY.findall(text):
         if named := _named_months(before or after):
-            months[int(day or other_day), ""] = named
+            months.setdefault((int(day or other_day), ""), set()).update(named)
     return months
 
 
 def _named_months(word: str) -> set[int]:
-    return {number for number, names in enumerate(_MONTHS, start=1) if names.match(word)}
+    return {number for number, names in enumerate(_MONTHS, start=1) if names.fullmatch(word)}
 
 
 def _changes_times(source: str, translation: str) -> bool:
@@ -263,7 +266,15 @@ def _changes_times(source: str, translation: str) -> bool:
     added = translated.keys() - times.keys()
     if any(translated[time] or not any(times[each] for each in missing) for time in added if missing):
         return True
-    return bool(translated) and len(translated) < len(times) and any(times[time] for time in missing)
+    if not translated or len(translated) >= len(times):
+        return False
+    numbers = {value for number in _numbers(translation) for value in number.values}
+    return any(times[time] and (time % 60 or not _hours(time) & numbers) for time in missing)
+
+
+def _hours(time: int) -> set[str]:
+    """Return the numbers that a time on the full hour may have."""
+    return {str(time // 60 or 24), str(time // 60 + 12)}
 
 
 def _times(text: str) -> dict[int, bool]:

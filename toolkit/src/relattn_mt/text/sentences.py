@@ -35,7 +35,7 @@ _PERHAPS_ABBREVIATION = re.compile(rf"(?:^|[\s\"'(])(?:{_PERHAPS})\.\s*$")
 _ORDINAL = re.compile(r"(?:^|\s)\d{1,2}\.$")
 _WITH_ORDINALS = re.compile("(bs|cs|da|de|et|fi|fo|hr|hu|is|lv|nb|nn|no|pl|sk|sl|sr)\\b")
 _ENDS = r"[\r\n\t\v\f\x1c-\x1e\x85\u2028\u2029]+"  # of lines, and of the cells of a table
-_LIST_MARK = r"(?:[-*+•–—]|\d{1,3}\)|[A-Za-z]\)|[a-z]\.)[ \u00a0]+(?:\[[ xX]\] +)?"  # 1. may be an ordinal
+_LIST_MARK = r"(?:[-*+•–—]|\d{1,3}\)|[A-Za-z]\))[ \u00a0]+(?:\[[ xX]\] +)?"  # 1. may be an ordinal
 _LIST_MARKS = re.compile(rf"(?:\A|{_ENDS}) *(?P<mark>(?:> ?)+(?:{_LIST_MARK})*|(?:{_LIST_MARK})+)(?=\S)|{_ENDS}")
 _SEPARATOR = re.compile("[ \t\u00a0]*[|·•][ \t\u00a0]*")  # between links
 _SPACE = re.compile(r"\s")

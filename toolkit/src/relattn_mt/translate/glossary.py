@@ -94,7 +94,7 @@ class Glossary:
             places = [place for place, each in enumerate(text.text) if is_text(each) and not each.isspace()]
             begin, end = (places[0], places[-1] + 1) if places else (0, 0)
             translation = self.translations.get(_as_matched(text.text[begin:end]))
-            if translation is not None:
+            if translation is not None and self.find(text.text) == [translation]:  # and not a literal
                 added = len(translation) - (end - begin)
                 marks = [
                     mark if mark.at <= begin else mark._replace(at=max(mark.at, end) + added) for mark in text.marks

@@ -280,6 +280,7 @@ class Translator:
 
         with_literals = partial(translate_with_literals, preparation=self.preparation, translate=translate)
         results = translate_with_terms(short, with_literals, call.unit)
+        report_done(len(waiting))
         for number, length in long.items():
             results[number] = self._translate_long(number, numbered[number], length, call)
             report_done(1)
