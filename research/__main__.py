@@ -196,7 +196,7 @@ def attention(
     require(serve or path.suffix in (".html", ".json"), f"out must end in .html or .json, got {out}")
     require(serve or bool(sentences), "--out requires a sentence")
     require(serve or path.suffix == ".html" or len(sentences) == 1, "a .json has one sentence")
-    require_new_output(out, [], bundle)
+    require_new_output(out, [], bundle, "--out")
 
     from research import attention_page as page
     from research.attention import as_json, inspect
