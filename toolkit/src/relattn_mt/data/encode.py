@@ -256,7 +256,7 @@ def _require_fit(recipe: Recipe, pairs: list[LanguagePair], tokenizer: AnyTokeni
     around = max(special.per_source + data.given_tokens, special.per_target)
     longest = data.max_length if positions is None else positions - around
     message = f"data.max_length must be at most {longest}, so that sentences fit into model.max_positions {positions}"
-    require(recipe.data.max_length <= longest, f"{message}, got {recipe.data.max_length}")
+    require(data.max_length <= longest, f"{message}, got {data.max_length}")
     for stage in recipe.stages:
         count = corpora if stage.weights is None else len(stage.weights)
         require(count == corpora, f"weights of a stage must be {corpora}, one per corpus, got {count}")

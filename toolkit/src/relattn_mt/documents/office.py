@@ -234,8 +234,8 @@ def _name(element: Any) -> str:
 
 def _attribute(element: Any, name: str) -> str:
     """Return an attribute of Word; empty if there is none."""
-    names = (f"{{{namespace}}}{name}" for namespace in _NAMESPACES)
-    return next((str(element.get(each)) for each in names if each in element.attrib), "")
+    namespace = etree.QName(element).namespace  # which its attributes have, too
+    return str(element.get(f"{{{namespace}}}{name}", ""))
 
 
 def _atoms(parent: Any) -> Iterator[_Atom]:

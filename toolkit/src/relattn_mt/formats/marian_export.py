@@ -108,18 +108,17 @@ def _unsupported(bundle: Bundle, int8: bool) -> Iterator[str]:
         yield f"{config.positions} positions (only its own sinusoids: train with --model.positions marian)"
     if state["embedding"][special.bos].any():
         yield "an embedding of the first target token (train with --model.positions marian)"
-    if config.norm != "post":
-        yield f"norm {config.norm}"
-    if config.activation not in marian.ACTIVATIONS.values():
-        yield f"activation {config.activation}"
-    if not config.scaled_embeddings:
-        yield f"scaled_embeddings {config.scaled_embeddings}"
-    if config.feed_forward != "plain":
-        yield f"feed_forward {config.feed_forward}"
-    if config.head_size != config.dim // config.heads:
-        yield f"head_size {config.head_size}"
-    if not 0.9e-6 < config.norm_epsilon < 1.1e-5:  # Marian has 1e-6
-        yield f"norm_epsilon {config.norm_epsilon}"
+    supported = {
+        "norm": config.norm == "post",
+        "activation": config.activation in marian.ACTIVATIONS.values(),
+        "scaled_embeddings": config.scaled_embeddings,
+        "feed_forward": config.feed_forward == "plain",
+        "head_size": config.head_size == config.dim // config.heads,
+        "norm_epsilon": 0.9e-6 < config.norm_epsilon < 1.1e-5,  # Marian has 1e-6
+    }
+    for name, is_supported in supported.items():
+        if not is_supported:
+            yield f"{name} {getattr(config, name)}"
     if special.src_begin or special.tgt_begin or special.src_end != (special.eos,) or not _sides(bundle):
         yield "this tokenizer (only SentencePiece, without language tokens)"
     if not int8:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from importlib.resources import files
@@ -91,12 +91,11 @@ async def read_parameters(request: Request) -> Parameters:
         parameters |= _urlencoded(await request.body())
     elif content_type == MULTIPART:
         async with request.form(max_files=1, max_fields=100, max_part_size=1 << 30) as form:
-            for name in form:
-                values = [
-                    (each.filename or "", await each.read()) if isinstance(each, UploadFile) else each
-                    for each in form.getlist(name)
-                ]
-                parameters[name] = values[0] if len(values) == 1 else values
+            pairs = [
+                (name, (each.filename or "", await each.read()) if isinstance(each, UploadFile) else each)
+                for name, each in form.multi_items()
+            ]
+        parameters |= _by_name(pairs)
     elif body := await request.body():
         try:
             content = json.loads(body)
@@ -117,7 +116,12 @@ def _urlencoded(content: bytes) -> Parameters:
         pairs = parse_qsl(content.decode(), keep_blank_values=True, max_num_fields=100, errors="strict")
     except ValueError as error:
         raise InputError("a form must be UTF-8 and have at most 100 fields") from error
-    values: dict[str, list[str]] = {}
+    return _by_name(pairs)
+
+
+def _by_name(pairs: Iterable[tuple[str, Any]]) -> Parameters:
+    """Return parameters by name: a value, or a list of the values of a name that occurs several times."""
+    values: dict[str, list[Any]] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)
     return {name: each[0] if len(each) == 1 else each for name, each in values.items()}

@@ -344,8 +344,8 @@ def _has_other_form(values: set[str], text: str) -> bool:
     known = values & _WORDS_OF.keys()
     if any(re.search(rf"\b(?:{_WORDS_OF[value]})", text, re.IGNORECASE) for value in known):
         return True
-    hours = {time // 60 for time in _times(text)}
-    return any(value in (str(hour), str(hour + 12)) for hour in hours for value in values)
+    hours = {str(time // 60 + half) for time in _times(text) for half in (0, 12)}
+    return not values.isdisjoint(hours)
 
 
 def _tags(text: str) -> Counter[str]:

@@ -65,17 +65,15 @@ class SplitText:
                 spaces[number] += sentence.text[: len(sentence.text) - len(sentence.text.lstrip())]
             if not translation.text[-1:].isspace():
                 spaces[number + 1] = sentence.text[len(sentence.text.rstrip()) :] + spaces[number + 1]
-        before, *after = spaces
-        parts: list[Marked | str] = [before]
+        parts: list[Marked | str] = [spaces[0]]
         last = Marked()
-        for number, (sentence, space) in enumerate(zip(translations, after, strict=True)):
+        for number, (sentence, space) in enumerate(zip(translations, spaces[1:], strict=True)):
             if number:
                 count = _divided(last, sentence)
                 parts[-2] = Marked(last.text, last.marks[: len(last.marks) - count])
                 sentence = Marked(sentence.text, sentence.marks[count:])
             parts += [sentence, space]
             last = sentence
-            before = space
         return join(parts)
 
 

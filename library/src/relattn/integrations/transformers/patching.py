@@ -195,34 +195,30 @@ class PatchedClass:
 class Enabled:
     """The classes or modules that one call of `enable` changed. As a context manager, it restores these on exit."""
 
-    def __init__(self) -> None:
-        self.scope = Scope()
-        self.changed: list[tuple[PatchedClass, Owner, Request]] = []
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.changed: list[tuple[PatchedClass, Owner]] = []
         self.in_int8: list[int8.Int8Linear] = []
 
-    def add(
-        self, patched: PatchedClass, owner: Owner, window: Window = None, unpad: bool = False,
-        is_check: bool = False,
-    ) -> None:  # fmt: skip
+    def add(self, patched: PatchedClass, owner: Owner) -> None:
         """Enable a class or one of its modules."""
-        request = Request(window, unpad, is_check, self.scope)
-        patched.enable(owner, request)
-        self.changed.append((patched, owner, request))
+        patched.enable(owner, self.request)
+        self.changed.append((patched, owner))
 
     def __repr__(self) -> str:
         return f"<{len(self.changed)} modules or classes with relattn, {len(self.in_int8)} linear layers in int8>"
 
     def __enter__(self) -> Enabled:
-        self.scope.is_block = True
+        self.request.scope.is_block = True
         return self
 
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for patched, owner, request in self.changed:
-            patched.withdraw(owner, request)
+        for patched, owner in self.changed:
+            patched.withdraw(owner, self.request)
         for layer in self.in_int8:
-            int8.withdraw(layer, self.scope)
+            int8.withdraw(layer, self.request.scope)
 
 
 def enable(
@@ -277,7 +273,7 @@ def enable(
         raise ValueError(f"keep must be given with linear='int8', got {keep!r} with linear={linear!r}")
     if linear == "int8" and model is None:
         raise ValueError("linear='int8' must be given with a model, because it changes the outputs")
-    enabled = Enabled()
+    enabled = Enabled(Request(window, unpad))
     if model is None:
         if window is not None:
             raise ValueError(f"window must be given with a model, because it changes the outputs, got window={window}")
@@ -290,7 +286,7 @@ def enable(
     if window is not None:
         _check_model_takes_window(model, modules, window)
     if linear == "int8":
-        enabled.in_int8 = int8.quantize(model, keep, enabled.scope)
+        enabled.in_int8 = int8.quantize(model, keep, enabled.request.scope)
     elif not modules:
         _log.warning("%s has no module of a class that relattn supports", type(model).__name__)
     for module, patched in modules:
@@ -298,7 +294,7 @@ def enable(
         setting = module.__dict__.get(SETTING) if is_own else getattr(module, SETTING, None)
         stays = setting is not None and setting.lasts(window is not None, unpad)
         if not (stays and patched.is_reached(module)) and patched.unsupported_reason(module) is None:
-            enabled.add(patched, module, window, unpad)
+            enabled.add(patched, module)
     return enabled
 
 
@@ -421,10 +417,10 @@ def _mismatch_reason(family: Family) -> str | None:
 
     @contextmanager
     def enabled(model: nn.Module) -> Iterator[None]:
-        with Enabled() as enabled:
+        with Enabled(Request(is_check=True)) as enabled:
             for module in model.modules():
                 if (patched := _patched_class(module)) is not None and patched.family is family:
-                    enabled.add(patched, module, is_check=True)
+                    enabled.add(patched, module)
             yield
 
     try:

@@ -144,10 +144,8 @@ def encoder(
         if index == 0 and getattr(module, "conv", None) is not None:
             hidden_states = packing.pack(module.conv(embedded, packing.unpack(hidden_states), attention_mask))
         states = None if states is None else (*states, packing.unpack(hidden_states))
-    hidden_states = packing.unpack(hidden_states)
-    if not return_dict:
-        return tuple(x for x in (hidden_states, states) if x is not None)
-    return BaseModelOutput(last_hidden_state=hidden_states, hidden_states=states)
+    output = BaseModelOutput(last_hidden_state=packing.unpack(hidden_states), hidden_states=states)
+    return output if return_dict else output.to_tuple()
 
 
 def unsupported_reason(module: Any) -> str | None:

@@ -78,10 +78,8 @@ def encoder(
     for layer in module.layer:
         hidden_states = layer(hidden_states, mask, table, **kwargs)[0]
         states = None if states is None else (*states, packing.unpack(hidden_states))
-    hidden_states = packing.unpack(hidden_states)
-    if not return_dict:
-        return tuple(x for x in (hidden_states, states) if x is not None)
-    return BaseModelOutput(last_hidden_state=hidden_states, hidden_states=states)
+    output = BaseModelOutput(last_hidden_state=packing.unpack(hidden_states), hidden_states=states)
+    return output if return_dict else output.to_tuple()
 
 
 MODULE = "mpnet.modeling_mpnet"
