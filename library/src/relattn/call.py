@@ -53,9 +53,13 @@ class Call(NamedTuple):
         """Position of query 0: one integer for all sequences, or (batch,)."""
         return self.query_offset if self.query_offsets is None else self.query_offsets
 
+    def given(self, *names: str) -> dict[str, Any]:
+        """Return the fields of these names that are not None."""
+        return {name: x for name in names if (x := getattr(self, name)) is not None}
+
     def tables(self) -> dict[str, Any]:
         """Return the tables by name."""
-        return {name: x for name in TABLES if (x := getattr(self, name)) is not None}
+        return self.given(*TABLES)
 
     @property
     def labels(self) -> int:

@@ -22,7 +22,7 @@ WIDEST = 2**29  # windows and chunks wider than this could overflow 32 bits when
 def check_tensors(arguments: dict[str, Any]) -> None:
     """Check that each argument is a dense tensor or None; the operands query, key and value must be given."""
     for name, x in arguments.items():
-        if x is not None and isinstance(x, Tensor):
+        if isinstance(x, Tensor):
             if x.is_nested:
                 raise TypeError(f"{name} must be a padded tensor, got a nested tensor; pad it and pass its lengths")
             if x.layout != torch.strided:
@@ -30,6 +30,11 @@ def check_tensors(arguments: dict[str, Any]) -> None:
         elif x is not None or name in ("query", "key", "value"):
             hint = "; pass its weight" if isinstance(x, torch.nn.Module) else ""
             raise TypeError(f"{name} must be a tensor, got {'None' if x is None else type(x).__name__}{hint}")
+
+
+def present(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments that are not None."""
+    return {name: x for name, x in arguments.items() if x is not None}
 
 
 def check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -57,18 +62,18 @@ def check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
 def check_dtypes(operands: dict[str, Any]) -> None:
     """Check that all tensors given have one floating-point dtype."""
     dtype = operands["query"].dtype
-    given = {name: x.dtype for name, x in operands.items() if x is not None}
-    if any(other != dtype for other in given.values()) or not dtype.is_floating_point:
-        listed = ", ".join(f"{name} {str(dtype).removeprefix('torch.')}" for name, dtype in given.items())
+    given = present(operands)
+    if any(x.dtype != dtype for x in given.values()) or not dtype.is_floating_point:
+        listed = ", ".join(f"{name} {str(x.dtype).removeprefix('torch.')}" for name, x in given.items())
         raise ValueError(f"{', '.join(given)} must have one floating-point dtype, got {listed}")
 
 
 def check_devices(arguments: dict[str, Any]) -> None:
     """Check that all tensors given are on one device."""
     device = arguments["query"].device
-    given = {name: x.device for name, x in arguments.items() if x is not None}
-    if any(other != device for other in given.values()):
-        listed = ", ".join(f"{name} on {device}" for name, device in given.items())
+    given = present(arguments)
+    if any(x.device != device for x in given.values()):
+        listed = ", ".join(f"{name} on {x.device}" for name, x in given.items())
         raise ValueError(f"all tensors must be on one device, got {listed}")
 
 
@@ -190,8 +195,7 @@ def check_table(name: str, table: Tensor | None, dim: int, heads: int, hint: str
     """Check the shape of a table whose rows have `dim` numbers."""
     if table is None:
         return
-    fits = table.dim() in (2, 3) and table.shape[-1] == dim and table.shape[:-2] in ((), (heads,))
-    if not fits:
+    if table.dim() not in (2, 3) or table.shape[-1] != dim or table.shape[:-2] not in ((), (heads,)):
         raise ValueError(
             f"{name} must have shape (labels, {dim}), or ({heads}, labels, {dim}) for one table per head, "
             f"got {show(table)}{hint}"
@@ -257,9 +261,9 @@ def check_self_attention_lengths(queries: int, keys: int, given: bool) -> None:
 def check_packed(cu_seqlens: Any, rows: dict[str, Tensor | None], options: dict[str, Any]) -> tuple[Tensor, int]:
     """Check the cumulative lengths of packed sequences, and return them as int64 on the CPU, and the longest length."""
     check_tensors({"cu_seqlens": cu_seqlens, **rows})
-    if given := [name for name, x in options.items() if x is not None]:
+    if given := present(options):
         raise ValueError(f"cu_seqlens must be given without {', '.join(given)}")
-    shapes = {name: x.shape for name, x in rows.items() if x is not None}
+    shapes = {name: x.shape for name, x in present(rows).items()}
     if not all(len(shape) == 4 and shape[::2] == (1, shapes["query"][2]) for shape in shapes.values()):
         listed = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
         raise ValueError(f"cu_seqlens must be used with a batch of 1 and as many queries as keys, got {listed}")

@@ -24,8 +24,7 @@ def by_runs(attend: Attend) -> Attend:
         lengths = call.cu_seqlens.diff().tolist()
         batches = [(len(list(same)), length) for length, same in groupby(lengths)]
         sizes = [count * length for count, length in batches]
-        rows = {name: x for name in ROWS if (x := getattr(call, name)) is not None}
-        split = {name: x.split(sizes, dim=2) for name, x in rows.items()}
+        split = {name: x.split(sizes, dim=2) for name, x in call.given(*ROWS).items()}
         outputs = []
         log_sums = []
         for number, batch in enumerate(batches):

@@ -156,21 +156,16 @@ class Task:
             keep_scale=keep_scale(call.dropout_p),
             seed=0 if call.seed is None else int(call.seed) % 2**64,
         )
-        for name in ("query", "key", "value", "rel_query"):
-            x = getattr(call, name)
-            if x is not None:
-                self.set_rows(name, x)
+        for name, x in call.given("query", "key", "value", "rel_query").items():
+            self.set_rows(name, x)
         for name, table in tables.items():
             self.set_table(name, table)
-        for name in ("relations", "mask", "bias"):  # numbers of pairs
-            x = getattr(call, name)
-            if x is not None:
-                pairs = with_contiguous_rows(x.expand(*x.shape[:3], call.key.shape[2]))
-                self.set_array(name, pairs, *strides_of_pairs(pairs))
-        for name in ("query_offsets", "key_lengths", "query_lengths", "cu_seqlens"):  # one number per sequence
-            x = getattr(call, name)
-            if x is not None:
-                self.set_array(name, x.long().contiguous())
+        for name, x in call.given("relations", "mask", "bias").items():  # numbers of pairs
+            pairs = with_contiguous_rows(x.expand(*x.shape[:3], call.key.shape[2]))
+            self.set_array(name, pairs, *strides_of_pairs(pairs))
+        numbers = call.given("query_offsets", "key_lengths", "query_lengths", "cu_seqlens")  # one per sequence
+        for name, x in numbers.items():
+            self.set_array(name, x.long().contiguous())
 
     def set_rows(self, name: str, x: Tensor) -> None:
         """Set an argument to a tensor of four dimensions, copied if rows have gaps."""

@@ -156,7 +156,7 @@ def run_layers(module: Any, states: Tensor, layerdrop: float, **options: Any) ->
     return states
 
 
-def farthest_distance(keys: int, window: Window = None, chunk: Chunk = None) -> int:
+def farthest_distance(keys: int, window: Window, chunk: Chunk = None) -> int:
     """Return the largest distance |i − j| of a query and a key that may attend, for queries among the keys."""
     size, left, right = check_window(window, chunk)
     if left is None or right is None:

@@ -90,16 +90,16 @@ def too_old(since: str) -> str | None:
     return f"transformers must be {since} or later, got {installed}"
 
 
-def valid_rows(batch: int, length: int) -> Tensor:
-    """Return a mask whose last sequence ends after 60 % of the length: (batch, length)."""
-    mask = torch.ones(batch, length, dtype=torch.long)
+def valid_rows(length: int) -> Tensor:
+    """Return a mask whose last sequence ends after 60 % of the length: (2, length)."""
+    mask = torch.ones(2, length, dtype=torch.long)
     mask[-1, length * 6 // 10 :] = 0
     return mask
 
 
 def text_inputs(length: int = 67) -> dict[str, Tensor]:
     """Return tokens below 30 and their mask, each (2, length)."""
-    return {"input_ids": torch.randint(1, 30, (2, length)), "attention_mask": valid_rows(2, length)}
+    return {"input_ids": torch.randint(1, 30, (2, length)), "attention_mask": valid_rows(length)}
 
 
 def masked_text_inputs(length: int = 67) -> dict[str, Tensor]:
@@ -115,7 +115,7 @@ def labels() -> dict[str, Tensor]:
 
 def sound_inputs(name: str, *shape: int) -> dict[str, Tensor]:
     """Return features, (2, *shape), as the argument `name`, and their mask, (2, frames)."""
-    return {name: torch.randn(2, *shape, dtype=torch.float32), "attention_mask": valid_rows(2, shape[0])}
+    return {name: torch.randn(2, *shape, dtype=torch.float32), "attention_mask": valid_rows(shape[0])}
 
 
 def generate(model: Any, inputs: dict[str, Any]) -> list[Any]:

@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 from torch import nn
 
-from relattn.checks import check_window
+from relattn.checks import check_flag, check_window
 from relattn.functional import Window
 from relattn.integrations.transformers import int8
 from relattn.integrations.transformers.forward_patch import SETTING, Forward, ForwardPatch, Scope, load_class, path_of
@@ -265,14 +265,14 @@ def enable(
     window = None if window is None else check_window(window, None)[1:]
     if linear not in ("float32", "int8"):
         raise ValueError(f"linear must be 'float32' or 'int8', got {linear!r}")
-    if unpad is True:
-        _check_model_takes_unpad(model)
-    elif unpad is not False:
-        raise ValueError(f"unpad must be True or False, got {unpad!r}")
+    check_flag("unpad", unpad)
     if keep and linear != "int8":
         raise ValueError(f"keep must be given with linear='int8', got {keep!r} with linear={linear!r}")
     if linear == "int8" and model is None:
         raise ValueError("linear='int8' must be given with a model, because it changes the outputs")
+    modules = [] if model is None else _units(model)
+    if unpad:
+        _check_model_takes_unpad(model, modules)
     enabled = Enabled(Request(window, unpad))
     if model is None:
         if window is not None:
@@ -282,7 +282,6 @@ def enable(
             if _mismatch_reason(patched.family) is None and not (setting and setting.lasts(False, False)):
                 enabled.add(patched, patched.module_type)
         return enabled
-    modules = _units(model)
     if window is not None:
         _check_model_takes_window(model, modules, window)
     if linear == "int8":
@@ -298,9 +297,8 @@ def enable(
     return enabled
 
 
-def _check_model_takes_unpad(model: nn.Module | None) -> None:
+def _check_model_takes_unpad(model: nn.Module | None, modules: list[tuple[nn.Module, PatchedClass]]) -> None:
     """Check that a model has an encoder that can leave out padding."""
-    modules = [] if model is None else _units(model)
     encoders = [(x, patched) for x, patched in modules if patched.patch.takes_unpad]
     if all(patched.patch.unsupported_reason(x) for x, patched in encoders):
         names = ", ".join(dict.fromkeys(p.family.name for p in _patched_classes().values() if p.patch.takes_unpad))
@@ -361,18 +359,23 @@ def report(model: nn.Module) -> str:
     for name, module in model.named_modules():
         if (patched := _patched_class(module)) is None or not patched.patch.has_attention:
             continue
-        setting: Setting | None = getattr(module, SETTING, None)
-        reason = patched.unsupported_reason(module)
-        if reason is None:
-            window = "" if setting is None or setting.window is None else f", window {setting.window}"
-            unpad = ", without padding" if setting is not None and setting.unpad and patched.patch.takes_unpad else ""
-            reason = "not enabled" if setting is None else f"relattn{window}{unpad}"
-            if setting is not None and not patched.is_reached(module):
-                reason = "its forward was wrapped before its class was enabled; enable the model"
-        lines.append(f"{name or 'the model'} ({type(module).__name__}): {reason}")
+        state = patched.unsupported_reason(module) or _described(module, patched)
+        lines.append(f"{name or 'the model'} ({type(module).__name__}): {state}")
     if count := sum(isinstance(module, int8.Int8Linear) for module in model.modules()):
         lines.append(f"{count} linear layers in int8")
     return "\n".join(lines) or f"{type(model).__name__}: no module of a supported class"
+
+
+def _described(module: nn.Module, patched: PatchedClass) -> str:
+    """Return whether a supported module is enabled, and how."""
+    setting: Setting | None = getattr(module, SETTING, None)
+    if setting is None:
+        return "not enabled"
+    if not patched.is_reached(module):
+        return "its forward was wrapped before its class was enabled; enable the model"
+    window = "" if setting.window is None else f", window {setting.window}"
+    unpad = ", without padding" if setting.unpad and patched.patch.takes_unpad else ""
+    return f"relattn{window}{unpad}"
 
 
 def _units(model: nn.Module) -> list[tuple[nn.Module, PatchedClass]]:

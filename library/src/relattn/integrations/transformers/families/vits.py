@@ -55,7 +55,7 @@ FAMILIES = (
     Family(
         "vits.modeling_vits.VitsTextEncoder",
         {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "ffn_dim": 24, "vocab_size": 30},
-        lambda: text_inputs() | {"padding_mask": valid_rows(2, 67)[..., None].float()},
+        lambda: text_inputs() | {"padding_mask": valid_rows(67)[..., None].float()},
         (ForwardPatch("vits.modeling_vits.VitsAttention", attention, unsupported_reason),),
         since="5.0",
         config="VitsConfig",
