@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -69,7 +70,7 @@ def serve(
 
     def load(model: str) -> Translator:
         translator = device.load(model)
-        return translator.with_engine(translator.engine, search.override(translator))
+        return replace(translator, search=search.override(translator))
 
     translators = load_pairs(models, languages, load)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # uvicorn sends it again after a graceful shutdown

@@ -15,7 +15,7 @@ _CONSTANT = re.compile(
     re.IGNORECASE,
 )
 _PARTS = {"LEFT": "{}*", "RIGHT": "*{}"}  # wildcards for what these functions return
-_OPERATOR = re.compile("<>|[<>]?=|[<>]")
+_OPERATOR = re.compile(r"\A(?:<>|[<>]?=|[<>])")
 _LITERAL = re.compile(r"~([*?~])|\[")  # an escaped character, and one that has a meaning for `fnmatch` only
 _LETTER = re.compile(r"[^\W\d_]")
 
@@ -29,7 +29,7 @@ class Comparisons:
 
     def add(self, text: str, part: str = "{}") -> None:
         """Add a text, or with wildcards around its place one that may be a part of a cell."""
-        text = text[found.end() :] if (found := _OPERATOR.match(text)) else text
+        text = _OPERATOR.sub("", text)
         if not _LETTER.search(text):
             return
         text = text.casefold()

@@ -65,8 +65,8 @@ def read_document(name: str, content: bytes, unpacked: int, *, is_fuzzy: bool = 
         from relattn_mt.documents.archives import Archive
 
         return read(Archive(content, unpacked), suffix)  # type: ignore[no-any-return]
-    options = {} if is_fuzzy or reader != "Po" else {"is_fuzzy": False}
-    return read(decode(content, suffix)[2], **options)  # type: ignore[no-any-return]
+    _, _, text = decode(content, suffix)
+    return read(text, is_fuzzy) if reader == "Po" else read(text)  # type: ignore[no-any-return]
 
 
 def document_texts(name: str, content: bytes, unpacked: int, characters: int) -> tuple[list[Marked], list[str]]:

@@ -48,7 +48,7 @@ class Packing:
         kernel: Kernel of the maps, which decides how they are packed. If it is not FLOAT, the model is quantized.
     """
 
-    def __init__(self, kernels: Kernels, config: ModelConfig, weights: Tensors, kernel: int = FLOAT) -> None:
+    def __init__(self, kernels: Kernels, config: ModelConfig, weights: Tensors, kernel: int) -> None:
         self.kernels = kernels
         self.structures = kernels.types
         self.kernel = kernel

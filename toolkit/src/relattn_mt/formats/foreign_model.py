@@ -106,9 +106,8 @@ def read_json(path: Path) -> Fields:
     """Return a JSON object in a file. Raises InputError."""
     with reading(path, "not JSON"):
         content = json.loads(path.read_bytes())
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: must be a JSON object")
-    return content
+    require(isinstance(content, dict), f"{path}: must be a JSON object")
+    return dict(content)
 
 
 def languages_of(pieces: Iterable[str], *patterns: re.Pattern[str]) -> dict[str, str]:

@@ -47,14 +47,9 @@ def make_shortlist(bundle: Bundle, files: PathPair, sizes: Sequence[int]) -> Sho
 
 def _aligner(bundle: Bundle, files: PathPair) -> Aligner:
     """Return an aligner that has learned from a part of the text."""
-    sources = []
-    targets = []
-    cells = 0
-    for src, tgt in bundle.tokenizer.encode_pairs(list(ParallelFiles(*files))):
-        if src and tgt:
-            sources.append(np.array(src))
-            targets.append(np.array(tgt))
-            cells += len(src) * len(tgt)
-    require(cells > 0, f"{files[0]}: must have sentences with translations, got none")
-    step = 1 + cells // _CELLS
-    return Aligner(sources[::step], targets[::step], bundle.tokenizer.vocab_sizes)
+    encoded = bundle.tokenizer.encode_pairs(list(ParallelFiles(*files)))
+    pairs = [(np.array(src), np.array(tgt)) for src, tgt in encoded if src and tgt]
+    require(pairs, f"{files[0]}: must have sentences with translations, got none")
+    cells = sum(len(src) * len(tgt) for src, tgt in pairs)
+    sources, targets = zip(*pairs[:: 1 + cells // _CELLS], strict=True)
+    return Aligner(sources, targets, bundle.tokenizer.vocab_sizes)

@@ -138,9 +138,9 @@ class Translator:
         other.characters = self.characters  # which takes long to find
         return other
 
-    def with_engine(self, engine: Engine, search: SearchConfig | None = None) -> Translator:
-        """Return this translator with another engine of the same model, and with another search if one is given."""
-        return replace(self, engine=engine, search=search or self.search)
+    def with_engine(self, engine: Engine) -> Translator:
+        """Return this translator with another engine of the same model."""
+        return replace(self, engine=engine)
 
     def after(self, earlier: Translator) -> Translator:
         """Return a translator of the source language of another one, through the language between both.
