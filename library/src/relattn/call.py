@@ -14,6 +14,7 @@ from torch import Tensor
 from relattn import checks, positions
 
 Beyond = Literal["clip", "zero"]
+OutputAndLse = tuple[Tensor, Tensor | None]  # the output of a call, and the log-sum-exp or None
 TABLES = "rel_key", "rel_value", "pos_query"
 
 

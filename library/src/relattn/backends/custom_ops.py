@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from relattn.backends.autograd import INPUTS, differentiable
-from relattn.call import Call, accumulation_dtype
+from relattn.call import Call, OutputAndLse, accumulation_dtype
 from relattn.checks import is_tracing
 
 TYPES = {
@@ -107,7 +107,7 @@ def define(name: str, schema: str, function: Operator, fake: Operator, tensors: 
     return call_operator
 
 
-def attend(call: Call, operator: Operator, return_lse: bool) -> tuple[Tensor, Tensor | None]:
+def attend(call: Call, operator: Operator, return_lse: bool) -> OutputAndLse:
     """Return the output of a call by a backend's differentiable operator, and the log-sum-exp or None."""
     output, lse, _ = operator(*with_seed(call))
     return output, lse.detach() if return_lse else None

@@ -6,11 +6,10 @@ from itertools import groupby
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from relattn.call import Call
+from relattn.call import Call, OutputAndLse
 
-Attend = Callable[[Call, bool], tuple[Tensor, Tensor | None]]
+Attend = Callable[[Call, bool], OutputAndLse]
 ROWS = "query", "key", "value", "rel_query"
 
 
@@ -18,7 +17,7 @@ def by_runs(attend: Attend) -> Attend:
     """Let a backend's `attend` take packed sequences. Neighbours of the same length are one batch, without a copy."""
 
     @wraps(attend)
-    def run(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
+    def run(call: Call, return_lse: bool) -> OutputAndLse:
         if call.cu_seqlens is None:
             return attend(call, return_lse)
         lengths = call.cu_seqlens.diff().tolist()

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from relattn.backends import packed, pairs
 from relattn.backends.capabilities import FIELDS, Capabilities
-from relattn.call import Call, accumulation_dtype
+from relattn.call import Call, OutputAndLse, accumulation_dtype
 
 CAPABILITIES = Capabilities(FIELDS | {"bias"}, is_exported=True)
 
 
 @packed.by_runs
-def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
+def attend(call: Call, return_lse: bool) -> OutputAndLse:
     """Return the output of a call, and the log-sum-exp or None."""
     call = pairs.without_padding(call)
     group = call.query.shape[1] // call.key.shape[1]

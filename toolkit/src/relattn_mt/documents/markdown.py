@@ -20,6 +20,7 @@ from markdown_it.common.utils import normalizeReference
 from markdown_it.token import Token as Block
 
 from relattn_mt.documents.lexer import TextPart, TextToken, TokenText
+from relattn_mt.support.types import Span
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import BLOCK, CODE, WEB_ADDRESS
 
@@ -202,7 +203,7 @@ def _parsed(content: str) -> tuple[list[str], list[int], list[Block], set[str]]:
     return lines, begins, blocks, set(environment.get("references", ()))
 
 
-def _texts(lines: Sequence[str], begins: Sequence[int], blocks: Sequence[Block]) -> Iterator[list[tuple[int, int]]]:
+def _texts(lines: Sequence[str], begins: Sequence[int], blocks: Sequence[Block]) -> Iterator[list[Span]]:
     """Yield the lines of each text, as ranges in the file."""
     done: dict[int, int] = {}  # where the last cell of a line of a table ended
     before = ""
@@ -228,7 +229,7 @@ def _texts(lines: Sequence[str], begins: Sequence[int], blocks: Sequence[Block])
             yield found
 
 
-def _segments(lines: Sequence[tuple[int, int]], content: str, references: set[str]) -> Iterator[list[_Token]]:
+def _segments(lines: Sequence[Span], content: str, references: set[str]) -> Iterator[list[_Token]]:
     """Yield the tokens of a text, of ranges in the file, between hard line breaks. `references` are names of links."""
     text = "\n".join(content[begin:end] for begin, end in lines)
     starts = [0, *accumulate(end - begin + 1 for begin, end in lines)][:-1]  # of each line in the text

@@ -14,6 +14,7 @@ from itertools import accumulate, islice, pairwise
 
 from relattn_mt.documents.lexer import Message
 from relattn_mt.support.errors import require
+from relattn_mt.support.types import Span
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import has_text
 
@@ -90,7 +91,7 @@ class _Subtitle:
     start: float
     end: float
     lines: list[str]
-    place: tuple[int, int]
+    place: Span
 
     @property
     def is_dialogue(self) -> bool:

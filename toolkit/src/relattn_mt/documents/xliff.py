@@ -10,6 +10,7 @@ from itertools import islice
 from relattn_mt.documents.html import Markup, Rules, Token, characters, escape, tokens_of
 from relattn_mt.documents.lexer import Message
 from relattn_mt.support.errors import require
+from relattn_mt.support.types import Span
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import markup_pattern
 
@@ -34,7 +35,7 @@ class _Element:
     begin: int
     is_translated: bool
     keeps_space: bool
-    children: dict[str, tuple[int, int]] = field(default_factory=dict)
+    children: dict[str, Span] = field(default_factory=dict)
 
 
 class Xliff:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from relattn_mt.serve.queue import BatchQueue
 from relattn_mt.support.errors import require
-from relattn_mt.support.types import LanguagePair
+from relattn_mt.support.types import LanguagePair, Span
 from relattn_mt.text.alignment import Links
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.sentences import separator_in
@@ -27,8 +27,7 @@ _COST_OF_TERMS = 4  # times that of other pieces
 _MOST_PREFIX = 250
 _MOST_SCORED = 300
 
-Range = tuple[int, int]  # of characters of a sentence
-Ranges = list[Range]
+Ranges = list[Span]  # of characters of a sentence
 
 
 class Word(NamedTuple):
@@ -45,7 +44,7 @@ class Word(NamedTuple):
     text: str
     confidence: float | None = None
     sentence: int | None = None
-    sources: Sequence[Range] = ()
+    sources: Sequence[Span] = ()
 
 
 class PairService:

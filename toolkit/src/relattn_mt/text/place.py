@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, pairwise, starmap
 
+from relattn_mt.support.types import Span
 from relattn_mt.text.alignment import Links
 from relattn_mt.text.marked import Marked, join
 from relattn_mt.text.patterns import UNITS, has_text
@@ -35,8 +36,6 @@ _PART = re.compile(" +|[^ ]+")
 _FOREIGN = 0.5  # share of its length that it costs to enclose a word of no other element
 _NEAR = 16  # number of pieces on each side of the expected place among which one is guessed
 _LINKED = 8  # how many characters farther away a piece without a link may be than one with a link, to be guessed
-
-Span = tuple[int, int]  # numbers of characters before a part of a text and before its end
 
 
 def place(

@@ -16,6 +16,7 @@ from typing import Any
 
 import sentencex
 
+from relattn_mt.support.types import Span
 from relattn_mt.text.marked import Mark, Marked, join
 from relattn_mt.text.patterns import has_text, literal_pattern, literals_in
 
@@ -178,7 +179,7 @@ def _parts(text: Marked, *splitting: Any) -> Iterator[tuple[int, int, int]]:
         yield last, end, count
 
 
-def _lines(text: Marked) -> Iterator[tuple[int, int]]:
+def _lines(text: Marked) -> Iterator[Span]:
     """Yield the ranges of the lines of a text. A mark between two ends of lines is a line without text."""
     places = sorted({mark.at for mark in text.marks})
     ends = []

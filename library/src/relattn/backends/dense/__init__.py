@@ -9,14 +9,14 @@ from relattn.backends.autograd import has_gradients
 from relattn.backends.capabilities import FIELDS, Capabilities
 from relattn.backends.dense.attention import differentiable_attention
 from relattn.backends.dense.diagonals import Diagonals, diagonals_of
-from relattn.call import Call, keep_scale
+from relattn.call import Call, OutputAndLse, keep_scale
 from relattn.checks import is_tracing
 
 CAPABILITIES = Capabilities(FIELDS | {"bias"}, is_exported=True)
 
 
 @packed.by_runs
-def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
+def attend(call: Call, return_lse: bool) -> OutputAndLse:
     """Return the output of a call, and the log-sum-exp or None."""
     call = pairs.without_padding(call)
     hidden, live = masks(call)

@@ -8,12 +8,11 @@ the same numbers again.
 """
 
 import torch
-from torch import Tensor
 
 from relattn.backends import custom_ops
 from relattn.backends.capabilities import FIELDS, Capabilities
 from relattn.backends.native import library, operators, plans
-from relattn.call import Call, accumulation_dtype
+from relattn.call import Call, OutputAndLse, accumulation_dtype
 
 
 def unavailable_reason(call: Call) -> str | None:
@@ -49,6 +48,6 @@ CAPABILITIES = Capabilities(
 plan_kernels = plans.plan_kernels
 
 
-def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
+def attend(call: Call, return_lse: bool) -> OutputAndLse:
     """Return the output of a call, and the log-sum-exp or None."""
     return custom_ops.attend(call, operators.attention, return_lse)

@@ -12,7 +12,7 @@ from torch import Tensor
 from relattn.backends import custom_ops, packed
 from relattn.backends.capabilities import Capabilities
 from relattn.backends.plans import Passes
-from relattn.call import Call
+from relattn.call import Call, OutputAndLse
 
 
 def interpreted() -> bool:
@@ -63,7 +63,7 @@ def plan_kernels(call: Call, given: dict[str, Tensor], records: bool, return_lse
 
 
 @packed.by_runs
-def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
+def attend(call: Call, return_lse: bool) -> OutputAndLse:
     """Return the output of a call, and its log-sum-exp if asked for."""
     from relattn.backends.triton import operators  # imports Triton
 

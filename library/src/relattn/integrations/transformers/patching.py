@@ -192,6 +192,9 @@ class PatchedClass:
         return self.forward in [*references, *wrapped] or (replaceable is not None and replaceable in references)
 
 
+Modules = list[tuple[nn.Module, PatchedClass]]  # of a model, each with its class
+
+
 class Enabled:
     """The classes or modules that one call of `enable` changed. As a context manager, it restores these on exit."""
 
@@ -297,7 +300,7 @@ def enable(
     return enabled
 
 
-def _check_model_takes_unpad(model: nn.Module | None, modules: list[tuple[nn.Module, PatchedClass]]) -> None:
+def _check_model_takes_unpad(model: nn.Module | None, modules: Modules) -> None:
     """Check that a model has an encoder that can leave out padding."""
     encoders = [(x, patched) for x, patched in modules if patched.patch.takes_unpad]
     if all(patched.patch.unsupported_reason(x) for x, patched in encoders):
@@ -310,7 +313,7 @@ def _check_model_takes_unpad(model: nn.Module | None, modules: list[tuple[nn.Mod
             )
 
 
-def _check_model_takes_window(model: nn.Module, modules: list[tuple[nn.Module, PatchedClass]], window: Window) -> None:
+def _check_model_takes_window(model: nn.Module, modules: Modules, window: Window) -> None:
     """Check that each relative attention of a model can have a window, before any is patched."""
     families = dict.fromkeys(patched.family for patched in _patched_classes().values())
     names = ", ".join(family.name for family in families if family.takes_window)
@@ -378,7 +381,7 @@ def _described(module: nn.Module, patched: PatchedClass) -> str:
     return f"relattn{window}{unpad}"
 
 
-def _units(model: nn.Module) -> list[tuple[nn.Module, PatchedClass]]:
+def _units(model: nn.Module) -> Modules:
     """Return the modules of `model` that have a patch, and check that none of them is cut off from its unit."""
     modules = [(module, patched) for module in model.modules() if (patched := _patched_class(module)) is not None]
     units = {patched.family.unit for _, patched in modules} - {""}
