@@ -17,7 +17,7 @@ LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 p
 
 def save_random_bundle(path: Path, *, src_lang: str = "en", tgt_lang: str = "de", card: str = "") -> Path:
     """Write a bundle of a small model, and return its directory."""
-    torch.manual_seed(1)
+    torch.manual_seed(8)
     tokenizer = Tokenizer.train(LINES * 5, 300, seed=1)
     config = ModelConfig(dim=12, heads=3, feed_forward_dim=20, encoder_layers=1, decoder_layers=1, clip=2)
     search = SearchConfig(beam_size=2, max_length_ratio=1.25, max_length_extra=2)
