@@ -154,7 +154,8 @@ def _divided(before: Marked, after: Marked) -> int:
 def _parts(text: Marked, *splitting: Any) -> Iterator[tuple[int, int, int]]:
     """Yield the ranges of the sentences with the white space after them, and the number of marks before their ends.
 
-    A part has at most LONGEST characters. Ends of lines are in none. `splitting` is what `_lengths` gets.
+    A part has at most LONGEST characters, besides white space before it that a mark encloses. Ends of lines are in
+    none. `splitting` is what `_lengths` gets.
     """
     marks = text.marks
     count = 0
