@@ -1,4 +1,4 @@
-"""What the compiled engine computes from positions, compared with the modules of the model."""
+"""The terms of position schemes in the compiled engine, compared with the modules of the model."""
 
 import numpy as np
 import pytest

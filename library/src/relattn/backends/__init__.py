@@ -25,7 +25,7 @@ def unsupported_reason(backend: str, call: Call) -> str | None:
     """Return why `backend` refuses `call`, or None if it supports it.
 
     Raises:
-        ValueError: There is no backend of this name.
+        ValueError: `backend` is not the name of a backend.
     """
     check_name(backend)
     return BACKENDS[backend].CAPABILITIES.refusal_reason(call)

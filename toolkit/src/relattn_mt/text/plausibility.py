@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -235,23 +235,23 @@ def _changes_months(source: str, translation: str) -> bool:
 
 
 def _months(text: str) -> dict[tuple[int, str], set[int]]:
-    """Return the possible months of each day and year: none if there is no word for it, all if it is unknown.
+    """Return the months that each date of a text may have, by day and year.
 
-    The year of a date without one is empty.
+    All months if the word for it is unknown, none if there is no word. A date without a year has an empty one.
     """
-    months: dict[tuple[int, str], set[int]] = {}
+    months: defaultdict[tuple[int, str], set[int]] = defaultdict(set)
     for before, day, after, year in _NAMED_DATE.findall(text):
         word = after or (before if before[:1].isupper() else "")
-        months.setdefault((int(day), year), set()).update(_named_months(word) or (_ALL_MONTHS if word else ()))
+        months[int(day), year].update(_named_months(word) or (_ALL_MONTHS if word else ()))
     for first, sign, second, year in _DATE.findall(text):
-        months.setdefault((int(first), year), set()).add(int(second))
+        months[int(first), year].add(int(second))
         if sign == "/":
-            months.setdefault((int(second), year), set()).add(int(first))
+            months[int(second), year].add(int(first))
     for day, month in _DAY.findall(text):
-        months.setdefault((int(day), ""), set()).add(int(month))
+        months[int(day), ""].add(int(month))
     for before, day, other_day, after in _NAMED_DAY.findall(text):
         if named := _named_months(before or after):
-            months.setdefault((int(day or other_day), ""), set()).update(named)
+            months[int(day or other_day), ""].update(named)
     return months
 
 

@@ -264,7 +264,7 @@ def decode_pieces(model: sentencepiece.SentencePieceProcessor, pieces: Sequence[
 
 
 def _broken_bytes(pieces: Sequence[str]) -> list[bool]:
-    """Return whether each piece is a byte that forms no character with those beside it."""
+    """Return whether each piece is a byte that is not part of a valid character of UTF-8."""
     broken: list[bool] = []
     for is_byte, group in groupby(pieces, key=lambda piece: BYTE.fullmatch(piece) is not None):
         run = [*group]
