@@ -3,7 +3,7 @@
 The words and patterns are recipes/everyday-lists.tsv, recipes/everyday-patterns.tsv and, with dates, times and negative
 numbers in digits, recipes/everyday-figures.tsv; whole pairs are recipes/everyday-phrases.tsv and
 recipes/everyday-written*.tsv. Sentences of Tatoeba are repeated in brackets and quotation marks, which it hardly has.
-No line that is written is one of recipes/everyday-held-out*.tsv.
+No line that is written is one of recipes/everyday-held-out.tsv.
 """
 
 from __future__ import annotations
@@ -540,12 +540,8 @@ def _lines_to_copy(pairs: list[Pair], random: Random) -> Iterator[list[str]]:
 
 def _write_pairs(path: Path, pairs: list[Pair]) -> int:
     """Write a file per language without repeated and held-out pairs, and return the number of pairs."""
-    held_out = {
-        side
-        for path in RECIPES.glob("everyday-held-out*.tsv")
-        for line in path.read_text(encoding="utf-8").splitlines()
-        for side in line.split("\t")
-    }
+    lines = (RECIPES / "everyday-held-out.tsv").read_text(encoding="utf-8").splitlines()
+    held_out = {line.split("\t")[-1] for line in lines}
     kept = [pair for pair in dict.fromkeys(pairs) if not held_out & set(pair)]
     for column, language in enumerate(_LANGUAGES):
         write_atomically(

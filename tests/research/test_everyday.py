@@ -96,12 +96,13 @@ def test_no_line_is_held_out_and_files_are_parallel(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("research.everyday.PAIRS", few)
     held_out = Maker(Random(1)).sentence()
     (tmp_path / "held").mkdir()
-    for name in ("lists", "patterns", "figures", "phrases", "held-out-2"):
+    for name in ("lists", "patterns", "figures", "phrases"):
         (tmp_path / "held" / f"everyday-{name}.tsv").write_bytes((RECIPES / f"everyday-{name}.tsv").read_bytes())
     (tmp_path / "held" / "everyday-patterns.tsv").write_text("Hello.\tHallo.\nThank you, {person}!\tDanke, {person}!\n")
-    (tmp_path / "held" / "everyday-held-out.tsv").write_text(f"Hello.\tGuten Tag.\n{held_out[0]}\t{held_out[1]}\n")
-    second = (RECIPES / "everyday-held-out-2.tsv").read_text(encoding="utf-8").splitlines()[1].split("\t")[1]
-    (tmp_path / "held" / "everyday-written.tsv").write_text(f"{second}\tA\nB\t{second}\nGood.\tGut.\n")
+    (tmp_path / "held" / "everyday-held-out.tsv").write_text(
+        f"language\ttopic\tphrase\nen\tx\tHello.\nen\tx\t{held_out[0]}\nde\tx\t{held_out[1]}\nde\tx\tUnd?\n"
+    )
+    (tmp_path / "held" / "everyday-written.tsv").write_text("Hello.\tA\nB\tUnd?\nGood.\tGut.\n")
     monkeypatch.setattr("research.everyday.RECIPES", tmp_path / "held")
     for column, language in enumerate(("en", "de")):
         (tmp_path / f"train.{language}").write_text("".join(f"{pair[column]}\n" for pair in TEXT))
@@ -118,29 +119,6 @@ def test_a_set_phrase_is_taught_with_its_own_translations_alone():
     phrases = [("Cheers!", "Prost!"), ("Cheers!", "Zum Wohl!")]
     others = [("Cheers!", "Danke!"), ("Cheers.", "Prost."), ("Bottoms up!", "Prost!")]
     assert without_other_translations([*phrases, *others], phrases) == [*phrases, ("Cheers.", "Prost.")]
-
-
-def test_no_written_pair_is_nearly_a_held_out_phrase():
-    """Less than three of four words of both together are the same."""
-    phrases = [
-        _words(line.split("\t")[-1])
-        for path in RECIPES.glob("everyday-held-out*.tsv")
-        for line in path.read_text(encoding="utf-8").splitlines()[1:]
-    ]
-    assert len(phrases) == 400
-    having: dict[str, list[set[str]]] = {}
-    for phrase in phrases:  # what shares three of four words has one of these
-        for word in sorted(phrase, key=len)[-(len(phrase) // 4 + 1) :]:
-            having.setdefault(word, []).append(phrase)
-    written = RECIPES.glob("everyday-written*.tsv")
-    for line in "".join(path.read_text(encoding="utf-8") for path in written).splitlines():
-        for words in map(_words, line.split("\t")):
-            for phrase in (phrase for word in words for phrase in having.get(word, ())):
-                assert len(words & phrase) < 0.75 * len(words | phrase), line
-
-
-def _words(text: str) -> set[str]:
-    return set(re.findall(r"\w+", text.lower()))
 
 
 def test_nearness_is_one_for_a_reference_and_falls_with_other_words():
