@@ -323,3 +323,12 @@ def test_a_mark_that_stands_for_a_space_separates_words():
     placed, _ = place(stripped, "ZWEI EINS", [(0, 1), (1, 0)])
     assert placed.text in ("ZWEIEINS", "ZWEI EINS")
     assert len(placed.marks) == 1
+
+
+def test_a_mark_within_a_tag_stays_there():
+    line = "Click <b>here</b> <a href=x>now</a>."
+    for at in range(len(line) + 1):
+        text = Marked(line, (Mark(at, "single", 1),))
+        stripped = strip(text, tag_pattern())
+        placed, _ = place(stripped, stripped.line, identity(stripped.line))
+        assert placed == text

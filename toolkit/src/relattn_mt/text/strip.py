@@ -212,8 +212,11 @@ def _tag_signs(match: re.Match[str]) -> str:
 
 
 def _name(tag: Marked) -> object:
-    """Return the name of a tag that may be one of a pair."""
-    return tag.marks[0].item if tag.marks else tag.text.strip("</>").split(maxsplit=1)[0].lower()
+    """Return the name of a tag that may be one of a pair. Before a mark in a tag, it may be empty."""
+    if tag.marks:
+        return tag.marks[0].item
+    words = tag.text.strip("</>").split(maxsplit=1)
+    return words[0].lower() if words else ""
 
 
 def _is_in_word(text: str, at: int) -> bool:
