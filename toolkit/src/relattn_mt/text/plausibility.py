@@ -31,7 +31,9 @@ _SHORTEST_REPETITION = 11
 _NUMBER = re.compile(
     r"([$€£¥]\s?)?(\d{1,3}(?:[ '’\u00a0\u202f]\d{3}(?!\d))+(?:[.,]\d+(?!\d))?|\d+(?:[.,]\d+)*)(\s?[$€£¥%‰])?"
 )
-_TIME = re.compile(r"\b(?<![:.])(\d{1,2})(?::(\d\d)(?!\d)|(?:[.:](\d\d))?(?= ?(?:Uhr|h|[ap]\.? ?m)\b))")
+_TIME = re.compile(
+    r"\b(?<![:.])(2[0-4]|[01]?\d)(?::(\d\d)(?!\d)| ?h ?(\d\d)\b|(?:[.:](\d\d))?(?= ?(?:Uhr|h|[ap]\.? ?m)\b))"
+)
 _HALF_DAY = 720  # minutes
 _DAY = re.compile(r"\b(\d{1,2})\.(\d{1,2})\.(?= )")  # and month
 _SIGN = re.compile("[$€£¥₹₽₩₺]")  # of a currency, which a translation may spell
@@ -273,7 +275,7 @@ def _changes_times(source: str, translation: str) -> bool:
 
 
 def _hours(time: int) -> set[str]:
-    """Return the numbers that a time on the full hour may have."""
+    """Return the numbers that the hour of a time may have."""
     return {str(time // 60 or 24), str(time // 60 + 12)}
 
 
@@ -344,8 +346,7 @@ def _has_other_form(values: set[str], text: str) -> bool:
     known = values & _WORDS_OF.keys()
     if any(re.search(rf"\b(?:{_WORDS_OF[value]})", text, re.IGNORECASE) for value in known):
         return True
-    hours = {str(time // 60 + half) for time in _times(text) for half in (0, 12)}
-    return not values.isdisjoint(hours)
+    return any(values & _hours(time) for time in _times(text))
 
 
 def _tags(text: str) -> Counter[str]:
