@@ -26,6 +26,8 @@ _SIGNS = re.compile(r"[^\w\s]+")
 # before a link and after one
 _WORD = re.compile(r"[^\W\d_]{3}$")
 _NO_ENDING = re.compile(r"[^\W\d_]{3}")
+_ENTITY = re.compile(r"&#?\w+;")
+_APOSTROPHES = "'’"
 _SIGNS_AND_SPACE = re.compile(r"\A((?:[^\w\s]+\s+)?)")
 
 
@@ -271,6 +273,16 @@ class Message:
     def fill(self, translations: Iterator[Marked], escape: Callable[[str], str] = str) -> str:
         """Return the string with the next translations, after `escape`, in the places of its texts."""
         return self._text.fill(translations, self._sources, escape)
+
+
+def with_letters(text: str) -> str:
+    """Return a string of a program in which entities of letters and apostrophes are characters: a part of a word."""
+
+    def replace(entity: re.Match[str]) -> str:
+        character = html.unescape(entity[0])
+        return character if character.isalpha() or character in _APOSTROPHES else entity[0]
+
+    return _ENTITY.sub(replace, text)
 
 
 def _placeholder(source: str) -> TextToken:

@@ -1,7 +1,7 @@
 """Files with the strings of programs: JSON, and PO files of gettext.
 
 Only the strings change, so the layout of a file stays. Placeholders in strings, such as `%s`, `{name}` and `<b>`, are
-tags, so a translation has them all.
+tags, so a translation has them all. Letters that are entities of HTML, such as `&uuml;`, become characters.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from relattn_mt.documents.lexer import Message
+from relattn_mt.documents.lexer import Message, with_letters
 from relattn_mt.support.errors import InputError
 from relattn_mt.text.marked import Marked
 from relattn_mt.text.patterns import KEY, literals, markup_pattern
@@ -62,7 +62,7 @@ class Json:
             if found.start() < end:
                 continue
             if found[2] is None:
-                text = json.loads(found[1])
+                text = with_letters(json.loads(found[1]))
                 if message := _message(text):
                     self._strings.append((*found.span(1), text, message))
             elif found[1].startswith('"@'):
@@ -123,8 +123,8 @@ class Po:
         self._fills: list[tuple[int, list[int], Message]] = []  # lines of an entry and of empty translations, source
         takes_number = False  # whether the first form stands for 1 and other numbers, such as 21
         for entry in _entries(self._lines):
-            source = entry.texts.get("msgid", "")
-            plural = entry.texts.get("msgid_plural", "")
+            source = with_letters(entry.texts.get("msgid", ""))
+            plural = with_letters(entry.texts.get("msgid_plural", ""))
             forms = [name for name in entry.lines if name.startswith("msgstr")]
             if not source:  # the header
                 form = re.search("plural=([^;]+)", re.sub(r"[\s()]", "", entry.texts.get("msgstr", "")))

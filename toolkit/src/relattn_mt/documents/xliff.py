@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from relattn_mt.documents.html import Markup, Rules, Token, characters, escape, tokens_of
-from relattn_mt.documents.lexer import Message
+from relattn_mt.documents.lexer import Message, with_letters
 from relattn_mt.support.errors import require
 from relattn_mt.support.types import Span
 from relattn_mt.text.marked import Marked
@@ -85,7 +85,7 @@ class Xliff:
         tokens = self._tokens[begin + 1 : end - 1]
         text = "".join(characters(token.source) for token in tokens)
         if _TAG.search(text) and all(token.is_text for token in tokens):
-            return Message(text, markup_pattern())
+            return Message(with_letters(text), markup_pattern())
         source = "".join(token.source for token in self._tokens[begin:end])
         own = _KEEPS_SPACE.get(self._tokens[begin].get("xml:space") or "", unit.keeps_space or self._is_lines)
         return Markup(source, _SEGMENTS if is_segmented else _RULES, keeps_space=own)
