@@ -1,9 +1,10 @@
 """Training text of everyday-en-de that Tatoeba lacks: names, amounts and dates in sentences, a traveller's first words.
 
 The words and patterns are recipes/everyday-lists.tsv, recipes/everyday-patterns.tsv and, with dates, times and negative
-numbers in digits, recipes/everyday-figures.tsv; whole pairs are recipes/everyday-phrases.tsv and
-recipes/everyday-written*.tsv. Sentences of Tatoeba are repeated in brackets and quotation marks, which it hardly has.
-No line that is written is one of recipes/everyday-held-out.tsv.
+numbers in digits, recipes/everyday-figures.tsv; whole pairs are recipes/everyday-phrases.tsv,
+recipes/everyday-written*.tsv and, for single words, recipes/everyday-words.tsv. Sentences are repeated in brackets and
+quotation marks, and as people type them on a phone, which Tatoeba hardly has. No line that is written is one of
+recipes/everyday-held-out.tsv.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from __future__ import annotations
 import datetime
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from random import Random
 
@@ -37,6 +38,7 @@ PAIRS = {
     "copies": 15_000,
     "figures": 12_000,
     "enclosed": 30_000,
+    "typed": 60_000,
 }
 _ENGLISH, _GERMAN = range(2)
 _LANGUAGES = "en", "de"
@@ -57,6 +59,8 @@ _ENCLOSING = [
     ("a) ", "", "a) ", ""),
 ]
 _LONGEST_ENCLOSED = 12  # words
+_WITHOUT_MARKS = str.maketrans("", "", ",'’")
+_WITHOUT_UMLAUTS = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue"})
 _LONGEST_ADDED = 4
 _TITLES = {"November", "August", "April", "September", "OK", "TV"}
 _WORD = re.compile(r"\w+(?:['’]s\b)?|\W")
@@ -115,6 +119,7 @@ def write_text(directory: Path) -> dict[str, int]:
 
     rest: the text without pairs that translate a set phrase otherwise than recipes/everyday-phrases.tsv.
     names: pairs of the text in which names are replaced by others. labels: names, products and unknown words alone.
+    words: a dictionary. typed-en and typed-de: pairs whose source, English or German, is as people type it on a phone.
     sentences: patterns with their slots filled. numbers-en and numbers-de: items of the built-in corpus, alone and in
     sentences, whose source is English or German. phrases, written and written-2 etc.: pairs of our own. copied and
     copy: lines of the text, twice the same.
@@ -137,15 +142,22 @@ def write_text(directory: Path) -> dict[str, int]:
             write_atomically(directory / f"{name}.{language}", "".join(f"{line}\n" for line in lines).encode())
     write("labels", [maker.label() for _ in range(PAIRS["labels"])])
     write("sentences", [maker.sentence() for _ in range(PAIRS["sentences"])])
-    drawn = list(islice(maker.numbers(), PAIRS["numbers"]))
-    write("numbers-en", [pair for pair, is_english in drawn if is_english])
-    write("numbers-de", [pair for pair, is_english in drawn if not is_english])
+    numbers = list(islice(maker.numbers(), PAIRS["numbers"]))
+    write("numbers-en", [pair for pair, is_english in numbers if is_english])
+    write("numbers-de", [pair for pair, is_english in numbers if not is_english])
     phrases = written_pairs("phrases")
     write("phrases", phrases)
-    write("rest", without_other_translations(pairs, phrases))
+    text = {"rest": pairs, "words": written_pairs("words")}
     for path in sorted(RECIPES.glob("everyday-written*.tsv")):
         name = path.stem.removeprefix("everyday-")
-        write(name, without_other_translations(written_pairs(name), phrases))
+        text[name] = written_pairs(name)
+    for name, others in text.items():
+        text[name] = without_other_translations(others, phrases)
+        write(name, text[name])
+    whole = _without_held_out(chain(phrases, *text.values()))
+    for column, language in enumerate(_LANGUAGES):
+        drawn = random.sample(whole, min(PAIRS["typed"], len(whole)))
+        write(f"typed-{language}", [maker.typed(pair, column) for pair in drawn])
     short = [pair for pair in pairs if len(pair[_ENGLISH].split()) <= _LONGEST_ENCLOSED]
     write("enclosed", [maker.enclosed(short) for _ in range(PAIRS["enclosed"])])
     write("figures", [maker.figures() for _ in range(PAIRS["figures"])])
@@ -429,6 +441,23 @@ class Maker:
         name = f"{self.person()}: " if chance > 0.9 else ""
         return f"{name}{opening}{english}{closing}", f"{name}{other_opening}{german}{other_closing}"
 
+    def typed(self, pair: Pair, column: int) -> Pair:
+        """Return a pair whose source is typed in a hurry: in small letters, without marks, "ue" in place of "ü"."""
+        sides = list(pair)
+        chance = self.random.random()
+        if chance < 0.6:
+            sides = [side.rstrip(".!?") for side in sides]
+        if chance < 0.2:
+            sides = [side.upper() for side in sides]
+        elif chance < 0.9:
+            sides[column] = sides[column].lower()
+        if self.random.random() < 0.3:
+            sides[column] = sides[column].translate(_WITHOUT_MARKS)
+        if self.random.random() < 0.25:
+            sides[column] = sides[column].translate(_WITHOUT_UMLAUTS)
+        english, german = sides
+        return english, german
+
     def _joined(self, pairs: list[Pair]) -> Pair:
         """Return two pairs with a dash, a slash or brackets."""
         english, german = self._added(pairs)
@@ -538,11 +567,16 @@ def _lines_to_copy(pairs: list[Pair], random: Random) -> Iterator[list[str]]:
         yield [pair[column] for pair in drawn if len(pair[column].split()) > 2]
 
 
-def _write_pairs(path: Path, pairs: list[Pair]) -> int:
-    """Write a file per language without repeated and held-out pairs, and return the number of pairs."""
+def _without_held_out(pairs: Iterable[Pair]) -> list[Pair]:
+    """Return the pairs without repeated ones and those that have a held-out phrase."""
     lines = (RECIPES / "everyday-held-out.tsv").read_text(encoding="utf-8").splitlines()
     held_out = {line.split("\t")[-1] for line in lines}
-    kept = [pair for pair in dict.fromkeys(pairs) if not held_out & set(pair)]
+    return [pair for pair in dict.fromkeys(pairs) if not held_out & set(pair)]
+
+
+def _write_pairs(path: Path, pairs: list[Pair]) -> int:
+    """Write a file per language without repeated and held-out pairs, and return the number of pairs."""
+    kept = _without_held_out(pairs)
     for column, language in enumerate(_LANGUAGES):
         write_atomically(
             path.with_name(f"{path.name}.{language}"), "".join(f"{pair[column]}\n" for pair in kept).encode()

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from research.everyday import RECIPES, Maker, nearness, shared_names, without_other_translations, write_text
+from research.everyday import PAIRS, RECIPES, Maker, nearness, shared_names, without_other_translations, write_text
 
 TEXT = [
     ("Tom lives in Boston.", "Tom wohnt in Boston."),
@@ -91,18 +91,38 @@ def test_enclosed_sentences_are_pairs_with_the_same_kinds_of_marks(maker):
         assert sum(map(english.count, '"“”—–')) >= sum(map(german.count, "–"))
 
 
+@pytest.mark.parametrize("column", [0, 1])
+def test_typed_text_differs_from_its_pair_in_case_marks_and_umlauts_alone(maker, column):
+    pairs = [*TEXT, ("Don't worry, the keys are over there.", "Keine Sorge, die Schlüssel sind da drüben, Süße!")]
+    sources = set()
+    for pair in pairs * 50:
+        typed = maker.typed(pair, column)
+        for side, original in zip(typed, pair, strict=True):
+            assert _letters(side) == _letters(original)
+        assert typed[1 - column].upper() in (pair[1 - column].upper(), pair[1 - column].rstrip(".!?").upper())
+        sources.add(typed[column])
+    assert len(sources) > 5 * len(pairs)
+
+
+def _letters(text: str) -> str:
+    for umlaut, letters in (("Ä", "AE"), ("Ö", "OE"), ("Ü", "UE")):
+        text = text.upper().replace(umlaut, letters)
+    return re.sub(r"\W", "", text)
+
+
 def test_no_line_is_held_out_and_files_are_parallel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    few = {"names": 50, "labels": 50, "numbers": 50, "sentences": 500, "copies": 3, "figures": 50, "enclosed": 50}
+    few = {**dict.fromkeys(PAIRS, 50), "sentences": 500, "copies": 3, "typed": 1000}
     monkeypatch.setattr("research.everyday.PAIRS", few)
     held_out = Maker(Random(1)).sentence()
     (tmp_path / "held").mkdir()
-    for name in ("lists", "patterns", "figures", "phrases"):
+    for name in ("lists", "patterns", "figures", "phrases", "words"):
         (tmp_path / "held" / f"everyday-{name}.tsv").write_bytes((RECIPES / f"everyday-{name}.tsv").read_bytes())
     (tmp_path / "held" / "everyday-patterns.tsv").write_text("Hello.\tHallo.\nThank you, {person}!\tDanke, {person}!\n")
-    (tmp_path / "held" / "everyday-held-out.tsv").write_text(
-        f"language\ttopic\tphrase\nen\tx\tHello.\nen\tx\t{held_out[0]}\nde\tx\t{held_out[1]}\nde\tx\tUnd?\n"
-    )
-    (tmp_path / "held" / "everyday-written.tsv").write_text("Hello.\tA\nB\tUnd?\nGood.\tGut.\n")
+    lines = ["language\ttopic\tphrase"]
+    lines += [f"en\tx\t{phrase}" for phrase in ("Hello.", "Nobody asks so.", held_out[0])]
+    lines += [f"de\tx\t{phrase}" for phrase in ("Und?", held_out[1])]
+    (tmp_path / "held" / "everyday-held-out.tsv").write_text("\n".join(lines))
+    (tmp_path / "held" / "everyday-written.tsv").write_text("Nobody asks so.\tA\nB\tUnd?\nGood.\tGut.\n")
     monkeypatch.setattr("research.everyday.RECIPES", tmp_path / "held")
     for column, language in enumerate(("en", "de")):
         (tmp_path / f"train.{language}").write_text("".join(f"{pair[column]}\n" for pair in TEXT))
@@ -113,6 +133,7 @@ def test_no_line_is_held_out_and_files_are_parallel(tmp_path: Path, monkeypatch:
         lines = [(tmp_path / f"{name}.{language}").read_text().splitlines() for language in ("en", "de")]
         assert len(lines[0]) == len(lines[1]) == count
         assert not {"Hello.", "Hallo.", *held_out} & {*lines[0], *lines[1]}
+        assert "NOBODYASKSSO" not in map(_letters, lines[0])
 
 
 def test_a_set_phrase_is_taught_with_its_own_translations_alone():

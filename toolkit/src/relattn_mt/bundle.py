@@ -264,7 +264,7 @@ def require_writable(path: str | Path, overwrite: bool) -> None:
 
 
 def quantize_bundle(source: Bundle, out: str | Path, *, overwrite: bool = False) -> str:
-    """Write a bundle with the weights of another one in int8, integers of 7 bits, and return a summary.
+    """Write a bundle with the weights of another one in int8 (7 bits), and return a summary.
 
     Raises:
         InputError: As `require_writable` and `quantization.quantize`, `out` is in the source, the source is quantized
@@ -275,7 +275,8 @@ def quantize_bundle(source: Bundle, out: str | Path, *, overwrite: bool = False)
     require_writable(out, overwrite)
     require(not source.is_quantized or source.has_8_bits, f"{source.path}: quantized already")
     weights = quantize(source.in_float32().state)
-    card = f"{source.card.rstrip()}\n\n## Quantized\n\nThe weights are in int8, integers of 7 bits, from a bundle in float32.\n"
+    note = "The weights are in int8, integers of 7 bits, from a bundle in float32."
+    card = f"{source.card.rstrip()}\n\n## Quantized\n\n{note}\n"
     replace(source, path=out, state=weights).save(card)
     sizes = ((path / WEIGHTS).stat().st_size for path in (source.path, out))
     return "weights: {} in float32, {} in int8".format(*map(as_size, sizes))
