@@ -1,4 +1,4 @@
-"""Measures of a model of English and German: names, numbers, set phrases, and text in the target language."""
+"""Measures of a model of English and German: names, numbers, set phrases, words, and text in the target language."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ NEW_NAMES = (
 )
 NAMES = 100  # sentences per direction
 NUMBERS = 400
+AS_WRITTEN = 300  # pairs per direction
 _SHORT = 2  # words; which language a text of so few words is in is not always clear
 _DIRECTIONS = ("en", "de"), ("de", "en")
 
@@ -38,6 +39,12 @@ def measure(bundle: str, english: Path, german: Path, *, show: int) -> None:
     translators = {(source, target): load(bundle, src_lang=source, tgt_lang=target) for source, target in _DIRECTIONS}
     for direction, translator in translators.items():
         _print_scores(translator, direction, text[direction[0]], text[direction[1]])
+    pairs = list(zip(text["en"], text["de"], strict=True))
+    for direction, translator in translators.items():
+        typed = [Maker(Random(number)).typed(pair, _column(direction)) for number, pair in enumerate(pairs)]
+        sides = dict(zip(("en", "de"), zip(*typed, strict=True), strict=True))
+        print("typed on a phone, ", end="")
+        _print_scores(translator, direction, sides[direction[0]], sides[direction[1]])
     for direction, translator in translators.items():
         _print_row(
             f"{direction[1]} to {direction[1]}, unchanged", *_kept_language(translator, text[direction[1]]), show
@@ -49,13 +56,19 @@ def measure(bundle: str, english: Path, german: Path, *, show: int) -> None:
     for direction, translator in translators.items():
         _print_row(f"{'-'.join(direction)} numbers", *_right_numbers(translator, direction), show)
     for direction, translator in translators.items():
-        _print_row(f"{'-'.join(direction)} set phrases as written", *_phrases(translator, direction), show)
+        _print_row(
+            f"{'-'.join(direction)} set phrases as written", *_as_written(translator, direction, "phrases"), show
+        )
+    for direction, translator in translators.items():
+        _print_row(f"{'-'.join(direction)} words as written", *_as_written(translator, direction, "words"), show)
 
 
-def _print_scores(translator: Translator, direction: tuple[str, str], lines: list[str], references: list[str]) -> None:
+def _print_scores(
+    translator: Translator, direction: tuple[str, str], lines: Sequence[str], references: Sequence[str]
+) -> None:
     translations = translator.translate(lines)
-    bleu = sacrebleu.corpus_bleu(translations, [references]).score
-    chrf = sacrebleu.corpus_chrf(translations, [references]).score
+    bleu = sacrebleu.corpus_bleu(translations, [list(references)]).score
+    chrf = sacrebleu.corpus_chrf(translations, [list(references)]).score
     print(f"{'-'.join(direction)}: BLEU {bleu:.1f}, chrF {chrf:.1f}", flush=True)
 
 
@@ -114,9 +127,15 @@ def _right_numbers(translator: Translator, direction: tuple[str, str]) -> tuple[
     return failures, len(items)
 
 
-def _phrases(translator: Translator, direction: tuple[str, str]) -> tuple[Failures, int]:
-    rows = written_pairs("phrases")
-    column = ("en", "de").index(direction[0])
-    sources = [row[column] for row in rows]
-    triples = zip(sources, translator.translate(sources), rows, strict=True)
-    return [(source, translation) for source, translation, row in triples if translation != row[1 - column]], len(rows)
+def _as_written(translator: Translator, direction: tuple[str, str], name: str) -> tuple[Failures, int]:
+    """Translate pairs of recipes/everyday-NAME.tsv. A translation must be one that the file has for the source."""
+    column = _column(direction)
+    rows = written_pairs(name)
+    expected = {(pair[column], pair[1 - column]) for pair in rows}
+    sources = [pair[column] for pair in Random(13).sample(rows, min(AS_WRITTEN, len(rows)))]
+    pairs = zip(sources, translator.translate(sources), strict=True)
+    return [pair for pair in pairs if pair not in expected], len(sources)
+
+
+def _column(direction: tuple[str, str]) -> int:
+    return ("en", "de").index(direction[0])
