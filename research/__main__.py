@@ -1,4 +1,4 @@
-"""`python -m research demo`, `reproduce`, `corpus`, `everyday`, `quality`, `positions` and `attention`"""
+"""`python -m research demo`, `reproduce`, `corpus`, `everyday`, `deepen`, `quality`, `positions` and `attention`"""
 
 from __future__ import annotations
 
@@ -130,6 +130,19 @@ def everyday(directory: str, *, teacher: str = "") -> None:
         print(f"{name}: {count:,} pairs")
 
 
+def deepen(bundle: str, *, out: str, encoder_layers: int) -> None:
+    """Write a model with more encoder layers, which translates as before until it is trained further.
+
+    Args:
+        bundle: Directory of a bundle, or name of a model.
+        out: Directory of the new bundle.
+        encoder_layers: Number of its encoder layers.
+    """
+    from research.deepen import deepen as run
+
+    run(read_bundle(resolve(bundle)), Path(out), encoder_layers)
+
+
 def quality(bundle: str, *, src: str, tgt: str, show: int = 0) -> None:
     """Print what a model of English and German does with names, numbers, set phrases and text in the target language.
 
@@ -223,7 +236,7 @@ def attention(
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
-    each.__name__: each for each in (demo, reproduce, corpus, everyday, quality, positions, attention)
+    each.__name__: each for each in (demo, reproduce, corpus, everyday, deepen, quality, positions, attention)
 }
 
 
