@@ -34,8 +34,8 @@ def deepen(source: Bundle, out: Path, encoder_layers: int) -> None:
     number = 0
     for layer in range(old):
         weights = _weights_of(state, layer)
-        without_outputs = {name: weight for name, weight in weights.items()}
-        for each in (weights, *[without_outputs] * copied.count(layer)):
+        silent = {name: np.zeros_like(weight) if name in _OUTPUTS else weight for name, weight in weights.items()}
+        for each in (weights, *[silent] * copied.count(layer)):
             deeper |= {f"encoder.{number}.{name}": weight for name, weight in each.items()}
             number += 1
     model = replace(source.model, encoder_layers=encoder_layers)
