@@ -59,7 +59,7 @@ _ENCLOSING = [
     ("a) ", "", "a) ", ""),
 ]
 _LONGEST_ENCLOSED = 12  # words
-_WITHOUT_MARKS = str.maketrans("", "", ",'’")
+_COMMA_OR_APOSTROPHE = re.compile(r"(?<!\d),|,(?!\d)|['’]")  # not the mark of decimals
 _WITHOUT_UMLAUTS = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue"})
 _LONGEST_ADDED = 4
 _TITLES = {"November", "August", "April", "September", "OK", "TV"}
@@ -125,7 +125,7 @@ def write_text(directory: Path) -> dict[str, int]:
     copy: lines of the text, twice the same.
     """
     sides = [(directory / f"train.{language}").read_text(encoding="utf-8").splitlines() for language in _LANGUAGES]
-    pairs = list(zip(*sides, strict=True))
+    pairs = _without_held_out(zip(*sides, strict=True))
     random = Random(SEED)
     maker = Maker(random)
     names = shared_names(pairs)
@@ -154,7 +154,7 @@ def write_text(directory: Path) -> dict[str, int]:
     for name, others in text.items():
         text[name] = without_other_translations(others, phrases)
         write(name, text[name])
-    whole = _without_held_out(chain(phrases, *text.values()))
+    whole = _without_held_out(dict.fromkeys(chain(phrases, *text.values())))
     for column, language in enumerate(_LANGUAGES):
         drawn = random.sample(whole, min(PAIRS["typed"], len(whole)))
         write(f"typed-{language}", [maker.typed(pair, column) for pair in drawn])
@@ -186,9 +186,9 @@ def write_interpolated(directory: Path, teacher: str) -> dict[str, int]:
     Of the teacher's best translations of a line, the one that is nearest to a reference is taken (sequence-level
     interpolation, Kim and Rush 2016). Lines without a near one are left out.
     """
-    sides = {
-        language: (directory / f"train.{language}").read_text(encoding="utf-8").splitlines() for language in _LANGUAGES
-    }
+    files = [(directory / f"train.{language}").read_text(encoding="utf-8").splitlines() for language in _LANGUAGES]
+    pairs = _without_held_out(zip(*files, strict=True))
+    sides = dict(zip(_LANGUAGES, zip(*pairs, strict=True), strict=True))
     counts = {}
     for source, target in (_LANGUAGES, _LANGUAGES[::-1]):
         translator = load(teacher, src_lang=source, tgt_lang=target)
@@ -442,8 +442,15 @@ class Maker:
         return f"{name}{opening}{english}{closing}", f"{name}{other_opening}{german}{other_closing}"
 
     def typed(self, pair: Pair, column: int) -> Pair:
-        """Return a pair whose source is typed in a hurry: in small letters, without marks, "ue" in place of "ü"."""
+        """Return a pair whose source is typed in a hurry: without marks, in small or all capital letters, "ue" for "ü".
+
+        Capital letters and marks at the end are those of both sides.
+        """
         sides = list(pair)
+        if self.random.random() < 0.3:
+            sides[column] = _COMMA_OR_APOSTROPHE.sub("", sides[column])
+        if self.random.random() < 0.25:
+            sides[column] = sides[column].translate(_WITHOUT_UMLAUTS)
         chance = self.random.random()
         if chance < 0.6:
             sides = [side.rstrip(".!?") for side in sides]
@@ -451,10 +458,6 @@ class Maker:
             sides = [side.upper() for side in sides]
         elif chance < 0.9:
             sides[column] = sides[column].lower()
-        if self.random.random() < 0.3:
-            sides[column] = sides[column].translate(_WITHOUT_MARKS)
-        if self.random.random() < 0.25:
-            sides[column] = sides[column].translate(_WITHOUT_UMLAUTS)
         english, german = sides
         return english, german
 
@@ -568,15 +571,20 @@ def _lines_to_copy(pairs: list[Pair], random: Random) -> Iterator[list[str]]:
 
 
 def _without_held_out(pairs: Iterable[Pair]) -> list[Pair]:
-    """Return the pairs without repeated ones and those that have a held-out phrase."""
+    """Return the pairs without those that have a held-out phrase, in any case and with any marks."""
     lines = (RECIPES / "everyday-held-out.tsv").read_text(encoding="utf-8").splitlines()
-    held_out = {line.split("\t")[-1] for line in lines}
-    return [pair for pair in dict.fromkeys(pairs) if not held_out & set(pair)]
+    held_out = {_letters(line.split("\t")[-1]) for line in lines}
+    return [pair for pair in pairs if held_out.isdisjoint(map(_letters, pair))]
+
+
+def _letters(text: str) -> str:
+    """Return the small letters and digits of a text."""
+    return re.sub(r"\W", "", text.casefold())
 
 
 def _write_pairs(path: Path, pairs: list[Pair]) -> int:
     """Write a file per language without repeated and held-out pairs, and return the number of pairs."""
-    kept = _without_held_out(pairs)
+    kept = _without_held_out(dict.fromkeys(pairs))
     for column, language in enumerate(_LANGUAGES):
         write_atomically(
             path.with_name(f"{path.name}.{language}"), "".join(f"{pair[column]}\n" for pair in kept).encode()

@@ -41,7 +41,8 @@ def measure(bundle: str, english: Path, german: Path, *, show: int) -> None:
         _print_scores(translator, direction, text[direction[0]], text[direction[1]])
     pairs = list(zip(text["en"], text["de"], strict=True))
     for direction, translator in translators.items():
-        typed = [Maker(Random(number)).typed(pair, _column(direction)) for number, pair in enumerate(pairs)]
+        maker = Maker(Random(17))
+        typed = [maker.typed(pair, _column(direction)) for pair in pairs]
         sides = dict(zip(("en", "de"), zip(*typed, strict=True), strict=True))
         print("typed on a phone, ", end="")
         _print_scores(translator, direction, sides[direction[0]], sides[direction[1]])

@@ -93,15 +93,20 @@ def test_enclosed_sentences_are_pairs_with_the_same_kinds_of_marks(maker):
 
 @pytest.mark.parametrize("column", [0, 1])
 def test_typed_text_differs_from_its_pair_in_case_marks_and_umlauts_alone(maker, column):
-    pairs = [*TEXT, ("Don't worry, the keys are over there.", "Keine Sorge, die Schlüssel sind da drüben, Süße!")]
-    sources = set()
+    pairs = [*TEXT, ("Don't worry, it's 2.5 miles over there.", "Keine Sorge, es sind 2,5 Meilen da drüben, Süße!")]
+    sources = []
     for pair in pairs * 50:
         typed = maker.typed(pair, column)
         for side, original in zip(typed, pair, strict=True):
             assert _letters(side) == _letters(original)
-        assert typed[1 - column].upper() in (pair[1 - column].upper(), pair[1 - column].rstrip(".!?").upper())
-        sources.add(typed[column])
-    assert len(sources) > 5 * len(pairs)
+        end = pair[1 - column][-1:] if typed[column].endswith((".", "!", "?")) else ""
+        expected = pair[1 - column].rstrip(".!?") + end
+        assert typed[1 - column] in ((expected.upper(),) if typed[column].isupper() else (expected, expected.upper()))
+        sources.append(typed[column])
+    for form in (
+        ("DON'T WORRY, IT'S", "dont worry its 2.5") if column == 0 else ("DRUEBEN, SUESSE", "2,5 meilen da drüben süße")
+    ):
+        assert any(form in source for source in sources), form
 
 
 def _letters(text: str) -> str:
@@ -115,17 +120,19 @@ def test_no_line_is_held_out_and_files_are_parallel(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("research.everyday.PAIRS", few)
     held_out = Maker(Random(1)).sentence()
     (tmp_path / "held").mkdir()
-    for name in ("lists", "patterns", "figures", "phrases", "words"):
+    for name in ("lists", "patterns", "figures", "phrases"):
         (tmp_path / "held" / f"everyday-{name}.tsv").write_bytes((RECIPES / f"everyday-{name}.tsv").read_bytes())
     (tmp_path / "held" / "everyday-patterns.tsv").write_text("Hello.\tHallo.\nThank you, {person}!\tDanke, {person}!\n")
     lines = ["language\ttopic\tphrase"]
     lines += [f"en\tx\t{phrase}" for phrase in ("Hello.", "Nobody asks so.", held_out[0])]
     lines += [f"de\tx\t{phrase}" for phrase in ("Und?", held_out[1])]
     (tmp_path / "held" / "everyday-held-out.tsv").write_text("\n".join(lines))
+    (tmp_path / "held" / "everyday-words.tsv").write_text("tree\tBaum\n")
     (tmp_path / "held" / "everyday-written.tsv").write_text("Nobody asks so.\tA\nB\tUnd?\nGood.\tGut.\n")
     monkeypatch.setattr("research.everyday.RECIPES", tmp_path / "held")
     for column, language in enumerate(("en", "de")):
-        (tmp_path / f"train.{language}").write_text("".join(f"{pair[column]}\n" for pair in TEXT))
+        text = [*TEXT, ("Nobody asks so!", "Das fragt niemand.")]
+        (tmp_path / f"train.{language}").write_text("".join(f"{pair[column]}\n" for pair in text))
     counts = write_text(tmp_path)
     assert counts["sentences"] > 100
     assert counts["written"] == 1
@@ -133,7 +140,9 @@ def test_no_line_is_held_out_and_files_are_parallel(tmp_path: Path, monkeypatch:
         lines = [(tmp_path / f"{name}.{language}").read_text().splitlines() for language in ("en", "de")]
         assert len(lines[0]) == len(lines[1]) == count
         assert not {"Hello.", "Hallo.", *held_out} & {*lines[0], *lines[1]}
-        assert "NOBODYASKSSO" not in map(_letters, lines[0])
+    written = [path for path in tmp_path.glob("*.??") if path.stem != "train"]
+    assert len(written) == 2 * (len(counts) + 2)  # with copied and copy
+    assert all("NOBODYASKSSO" not in _letters(path.read_text()) for path in written)
 
 
 def test_a_set_phrase_is_taught_with_its_own_translations_alone():

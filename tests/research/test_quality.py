@@ -41,3 +41,18 @@ def test_measures_of_translators_that_copy_add_and_lose(
         assert rows[f"{direction} set phrases as written"].endswith(" of 300")
         right = int(rows[f"{direction} words as written"].removesuffix(" of 300"))
         assert right < 20  # few words are the same in both languages
+
+
+def test_translations_of_the_file_are_right_whichever_it_has(tmp_path, monkeypatch, capsys):
+    pairs = [("tree", "Baum"), ("hello", "hallo"), ("hello", "guten Tag"), ("bank", "Bank"), ("bench", "Bank")]
+    known = {"tree": "Baum", "hello": "guten Tag", "bank": "Bank", "bench": "Pfand", "Baum": "tree", "Bank": "bench"}
+    monkeypatch.setattr("research.quality.load", lambda *_args, **_languages: Fake(lambda line: known.get(line, "?")))
+    monkeypatch.setattr("research.quality.written_pairs", lambda _name: pairs)
+    paths = tmp_path / "valid.en", tmp_path / "valid.de"
+    for path, lines in zip(paths, (ENGLISH, GERMAN), strict=True):
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    measure("model", *paths, show=0)
+    rows = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
+    assert rows["en-de words as written"] == "4 of 5"
+    assert rows["de-en words as written"] == "3 of 5"
+    assert "typed on a phone, en-de" in rows

@@ -116,6 +116,7 @@ FILES = [  # kind, content, and what capitals make of it
     (".html", "<p><em>x<br><i>y a </i> </em> it", "<p><em>X<br><i>Y A </i> </em> IT"),
     (".jsonl", '{"a":\n"one"}\n[\n"two"]\n', '{"a":\n"ONE"}\n[\n"TWO"]\n'),
     (".json", '{"a":"f&uuml;r&nbsp;&amp; b","b":"don&apos;t"}', '{"a":"FÜR&nbsp;&amp; B","b":"DON\'T"}'),
+    (".json", """["<a title='a&apos;b'>f&uuml;r</a>","a&x; b"]""", """["<a title='a&apos;b'>FÜR</a>","A&x; B"]"""),
     (".po", 'msgid "f&uuml;r"\nmsgstr ""\n', '#, fuzzy\nmsgid "f&uuml;r"\nmsgstr "FÜR"\n'),
     (".xlf", trans_unit("f&amp;uuml;r &amp;amp; a"), "FÜR &amp;amp; A"),
     (".xlf", trans_unit("<![CDATA[a <b>b</b>]]>"), "A &lt;b&gt;B&lt;/b&gt;"),

@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise, starmap
 
 from relattn_mt.support.errors import require
 from relattn_mt.text.marked import Kind, Mark, Marked, join, pair_tags
-from relattn_mt.text.patterns import BLOCK, has_text
+from relattn_mt.text.patterns import BLOCK, has_text, markup_pattern
 
 INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed in XML
 _NAME = re.compile(r"[<\[](/?)(\w[\w:-]*)")
@@ -26,8 +26,7 @@ _SIGNS = re.compile(r"[^\w\s]+")
 # before a link and after one
 _WORD = re.compile(r"[^\W\d_]{3}$")
 _NO_ENDING = re.compile(r"[^\W\d_]{3}")
-_ENTITY = re.compile(r"&#?\w+;")
-_APOSTROPHES = "'’"
+_APOSTROPHES = {"'", "’"}
 _SIGNS_AND_SPACE = re.compile(r"\A((?:[^\w\s]+\s+)?)")
 
 
@@ -276,13 +275,16 @@ class Message:
 
 
 def with_letters(text: str) -> str:
-    """Return a string of a program in which entities of letters and apostrophes are characters: a part of a word."""
+    """Return a string of a program with characters in place of entities of letters and apostrophes, parts of words.
 
-    def replace(entity: re.Match[str]) -> str:
-        character = html.unescape(entity[0])
-        return character if character.isalpha() or character in _APOSTROPHES else entity[0]
+    Those in tags and literals stay.
+    """
 
-    return _ENTITY.sub(replace, text)
+    def replace(placeholder: re.Match[str]) -> str:
+        character = html.unescape(placeholder[0])
+        return character if character.isalpha() or character in _APOSTROPHES else placeholder[0]
+
+    return markup_pattern().sub(replace, text)
 
 
 def _placeholder(source: str) -> TextToken:

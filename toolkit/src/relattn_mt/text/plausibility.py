@@ -32,7 +32,8 @@ _NUMBER = re.compile(
     r"([$€£¥]\s?)?(\d{1,3}(?:[ '’\u00a0\u202f]\d{3}(?!\d))+(?:[.,]\d+(?!\d))?|\d+(?:[.,]\d+)*)(\s?[$€£¥%‰])?"
 )
 _TIME = re.compile(
-    r"\b(?<![:.])(2[0-4]|[01]?\d)(?::(\d\d)(?!\d)| ?h ?(\d\d)\b|(?:[.:](\d\d))?(?= ?(?:Uhr|h|[ap]\.? ?m)\b))"
+    r"\b(?<![:.,])(2[0-4]|[01]?\d)(?::(\d\d)(?!\d)|[ \u00a0\u202f]?[hH][ \u00a0\u202f]?([0-5]\d)\b"
+    r"|(?:[.:](\d\d))?(?= ?(?:Uhr|h|[ap]\.? ?m)\b))"
 )
 _HALF_DAY = 720  # minutes
 _DAY = re.compile(r"\b(\d{1,2})\.(\d{1,2})\.(?= )")  # and month
@@ -342,11 +343,11 @@ def _unmatched(text: str, other: str) -> tuple[list[_Number], list[_Number]]:
 
 
 def _has_other_form(values: set[str], text: str) -> bool:
-    """Return whether a text has a word for a number, or a time of this hour."""
+    """Return whether a text has a word for a number, or a time of this hour or minute."""
     known = values & _WORDS_OF.keys()
     if any(re.search(rf"\b(?:{_WORDS_OF[value]})", text, re.IGNORECASE) for value in known):
         return True
-    return any(values & _hours(time) for time in _times(text))
+    return any(values & {*_hours(time), str(time % 60)} for time in _times(text))
 
 
 def _tags(text: str) -> Counter[str]:

@@ -212,7 +212,7 @@ def _tag_signs(match: re.Match[str]) -> str:
 
 
 def _name(tag: Marked) -> object:
-    """Return the name of a tag that may be one of a pair. Before a mark in a tag, it may be empty."""
+    """Return the name of a tag that may be one of a pair. It is empty if a mark directly follows `<` or `</`."""
     if tag.marks:
         return tag.marks[0].item
     words = tag.text.strip("</>").split(maxsplit=1)
