@@ -154,7 +154,7 @@ def write_text(directory: Path) -> dict[str, int]:
     for name, others in text.items():
         text[name] = without_other_translations(others, phrases)
         write(name, text[name])
-    whole = _without_held_out(dict.fromkeys(chain(phrases, *text.values())))
+    whole = list(dict.fromkeys(chain(phrases, *text.values())))
     for column, language in enumerate(_LANGUAGES):
         drawn = random.sample(whole, min(PAIRS["typed"], len(whole)))
         write(f"typed-{language}", [maker.typed(pair, column) for pair in drawn])
@@ -571,15 +571,15 @@ def _lines_to_copy(pairs: list[Pair], random: Random) -> Iterator[list[str]]:
 
 
 def _without_held_out(pairs: Iterable[Pair]) -> list[Pair]:
-    """Return the pairs without those that have a held-out phrase, in any case and with any marks."""
+    """Return the pairs without those that have a held-out phrase, however it is typed."""
     lines = (RECIPES / "everyday-held-out.tsv").read_text(encoding="utf-8").splitlines()
     held_out = {_letters(line.split("\t")[-1]) for line in lines}
     return [pair for pair in pairs if held_out.isdisjoint(map(_letters, pair))]
 
 
 def _letters(text: str) -> str:
-    """Return the small letters and digits of a text."""
-    return re.sub(r"\W", "", text.casefold())
+    """Return the small letters and digits of a text, without umlauts."""
+    return re.sub(r"\W", "", text.translate(_WITHOUT_UMLAUTS).casefold())
 
 
 def _write_pairs(path: Path, pairs: list[Pair]) -> int:
