@@ -130,7 +130,8 @@ def test_no_line_is_held_out_and_files_are_parallel(tmp_path: Path, monkeypatch:
     lines += [f"de\tx\t{phrase}" for phrase in ("Und für dich?", held_out[1])]
     (tmp_path / "held" / "everyday-held-out.tsv").write_text("\n".join(lines))
     (tmp_path / "held" / "everyday-words.tsv").write_text("tree\tBaum\n")
-    (tmp_path / "held" / "everyday-written.tsv").write_text("Nobody asks so.\tA\nB\tUnd für dich?\nGood.\tGut.\n")
+    questions = "".join(f"B {number}\tUnd für dich?\n" for number in range(40))
+    (tmp_path / "held" / "everyday-written.tsv").write_text(f"Nobody asks so.\tA\n{questions}Good.\tGut.\n")
     monkeypatch.setattr("research.everyday.RECIPES", tmp_path / "held")
     for column, language in enumerate(("en", "de")):
         text = [*TEXT, ("Nobody asks so!", "Das fragt niemand.")]
