@@ -21,10 +21,13 @@ def deepen(source: Bundle, out: Path, encoder_layers: int) -> None:
     """Write a bundle in float32 that translates as another one, and has more encoder layers.
 
     Raises:
-        InputError: The bundle has post-norm or that many layers, or `out` exists.
+        InputError: The bundle has post-norm, or that many layers or more, or `out` exists.
     """
     old = source.model.encoder_layers
-    require(source.model.norm == "pre", f"{source.path}: a new layer changes nothing with pre-norm alone")
+    require(
+        source.model.norm == "pre",
+        f"{source.path}: the model must have pre-norm, so that new layers can change nothing",
+    )
     require(encoder_layers > old, f"encoder_layers must be above the {old} that the model has, got {encoder_layers}")
     require_writable(out, overwrite=False)
     new = encoder_layers - old

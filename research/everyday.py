@@ -124,8 +124,7 @@ def write_text(directory: Path) -> dict[str, int]:
     sentences, whose source is English or German. phrases, written and written-2 etc.: pairs of our own. copied and
     copy: lines of the text, twice the same.
     """
-    sides = [(directory / f"train.{language}").read_text(encoding="utf-8").splitlines() for language in _LANGUAGES]
-    pairs = _without_held_out(zip(*sides, strict=True))
+    pairs = _tatoeba(directory)
     random = Random(SEED)
     maker = Maker(random)
     names = shared_names(pairs)
@@ -186,9 +185,7 @@ def write_interpolated(directory: Path, teacher: str) -> dict[str, int]:
     Of the teacher's best translations of a line, the one that is nearest to a reference is taken (sequence-level
     interpolation, Kim and Rush 2016). Lines without a near one are left out.
     """
-    files = [(directory / f"train.{language}").read_text(encoding="utf-8").splitlines() for language in _LANGUAGES]
-    pairs = _without_held_out(zip(*files, strict=True))
-    sides = dict(zip(_LANGUAGES, zip(*pairs, strict=True), strict=True))
+    sides = dict(zip(_LANGUAGES, zip(*_tatoeba(directory), strict=True), strict=True))
     counts = {}
     for source, target in (_LANGUAGES, _LANGUAGES[::-1]):
         translator = load(teacher, src_lang=source, tgt_lang=target)
@@ -568,6 +565,12 @@ def _lines_to_copy(pairs: list[Pair], random: Random) -> Iterator[list[str]]:
     for column in (_ENGLISH, _GERMAN):
         drawn = random.sample(pairs, PAIRS["copies"])
         yield [pair[column] for pair in drawn if len(pair[column].split()) > 2]
+
+
+def _tatoeba(directory: Path) -> list[Pair]:
+    """Return the pairs of train.en and train.de without those that have a held-out phrase."""
+    sides = [(directory / f"train.{language}").read_text(encoding="utf-8").splitlines() for language in _LANGUAGES]
+    return _without_held_out(zip(*sides, strict=True))
 
 
 def _without_held_out(pairs: Iterable[Pair]) -> list[Pair]:

@@ -302,4 +302,4 @@ def _separates(source: str) -> bool:
     """Return whether a placeholder, or a character that is written as an entity, separates words."""
     if re.match(r"<\d+[:.]|\{\\", source):  # times and styles of subtitles
         return False
-    return source[0] not in "<&" or not (html.unescape(source).isalnum() or html.unescape(source) in "'’<")
+    return source[0] not in "<&" or not (html.unescape(source).isalnum() or html.unescape(source) in "<")

@@ -240,7 +240,8 @@ def _changes_months(source: str, translation: str) -> bool:
 def _months(text: str) -> dict[tuple[int, str], set[int]]:
     """Return the months that each date of a text may have, by day and year.
 
-    All months if the word for it is unknown, none if there is no word. A date without a year has an empty one.
+    A date may have any month if the word for its month is unknown. It has none if there is no such word. A date without
+    a year has an empty year in its key.
     """
     months: defaultdict[tuple[int, str], set[int]] = defaultdict(set)
     for before, day, after, year in _NAMED_DATE.findall(text):
